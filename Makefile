@@ -1,0 +1,40 @@
+# Every target sets up what it needs in .venv; nothing has to be installed by hand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help:
+	@echo "make demo   train a small model on the digits data set and show where it went"
+	@echo "make test   lint, type-check and run the whole test suite"
+	@echo "make check  ruff, pyright and import-linter only"
+	@echo "make bench  measure trackside next to a hand-written loop"
+	@echo "make clean  remove the environment, caches and the demo's run"
+
+$(STAMP): pyproject.toml Makefile
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable ".[tensorboard,wandb,demo]" --group dev
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/trackside demo
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) runs/demo .pytest_cache .ruff_cache .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,183 @@
+"""What the loop costs per step, next to hand-written loops.
+
+The step is tiny (MLP 64-64-1, batch 8, Adam), so that the loop's own cost shows. Everything is at its default; rows are
+logged every 50 steps to the run's event file.
+
+    loss only       a jitted step that computes the loss and updates: no norms, no metrics, no rng
+    same work       a jitted step with the device work of the trainer's: norms, metric sums, rng
+    trackside       the trainer
+    every step      the trainer, logging each step
+"""
+
+import argparse
+import contextlib
+import io
+import logging
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from benchmarks.interleaved import Timing, race
+from trackside.logger import LoggerConfig
+from trackside.trainer import (
+    Batch,
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    TrainerConfig,
+    TrainerModule,
+)
+
+LEARNING_RATE = 1e-3
+
+
+class MLP(nn.Module):
+    config: Any = None
+    width: int = 64
+    depth: int = 1
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        for _ in range(self.depth):
+            x = nn.tanh(nn.Dense(self.width)(x))
+        return nn.Dense(1)(x)
+
+
+class WideMLP(MLP):
+    width: int = 512
+    depth: int = 3
+
+
+class MSETrainer(TrainerModule):
+    def loss_function(self, params: Any, apply_fn: Callable, batch: Batch, rng: Any, train: bool = True) -> Any:
+        error = (apply_fn({"params": params}, batch.inputs, train=train) - batch.targets) ** 2
+        return error.mean(), ({"loss": {"value": error.sum(), "count": error.size}}, None)
+
+
+def make_batches(batch_size: int, num_features: int, num_batches: int = 64) -> list[Batch]:
+    rng = np.random.default_rng(0)
+    return [
+        Batch(
+            rng.standard_normal((batch_size, num_features), np.float32),
+            rng.standard_normal((batch_size, 1), np.float32),
+        )
+        for _ in range(num_batches)
+    ]
+
+
+def global_norm(tree: Any) -> jax.Array:
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def hand_written(model: nn.Module, batches: list[Batch], num_steps: int, full: bool) -> Callable[[], None]:
+    """A loop as one writes it by hand: a donated jitted step in a `for`."""
+    tx = optax.adam(LEARNING_RATE)
+
+    def loss_of(params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        error = (model.apply({"params": params}, batch.inputs) - batch.targets) ** 2
+        return error.mean(), error.sum()
+
+    def loss_only(state: Any, batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        (loss, _), grads = jax.value_and_grad(loss_of, has_aux=True)(params, batch)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    def same_work(state: Any, batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state, rng, sums = state
+        rng, _ = jax.random.split(rng)
+        (loss, total), grads = jax.value_and_grad(loss_of, has_aux=True)(params, batch)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        sums = {
+            "loss": sums["loss"] + total,
+            "count": sums["count"] + batch.targets.size,
+            "grad_norm": sums["grad_norm"] + global_norm(grads),
+            "param_norm": sums["param_norm"] + global_norm(params),
+        }
+        return (params, opt_state, rng, sums), loss
+
+    params = model.init(jax.random.key(0), batches[0].inputs)["params"]
+    state: Any = (params, tx.init(params))
+    if full:
+        zeros = {name: jnp.zeros(()) for name in ("loss", "count", "grad_norm", "param_norm")}
+        state = (*state, jax.random.PRNGKey(0), zeros)
+    step = jax.jit(same_work if full else loss_only, donate_argnums=0)
+
+    def run() -> None:
+        nonlocal state
+        loss = None
+        for index in range(num_steps):
+            state, loss = step(state, batches[index % len(batches)])
+        jax.block_until_ready(loss)
+
+    return run
+
+
+def trainer_run(
+    model_class: type, batches: list[Batch], num_steps: int, log_path: pathlib.Path, log_every_n_steps: int
+) -> Callable[[], None]:
+    """The trainer, going on by `num_steps` at each call."""
+    trainer = MSETrainer(
+        TrainerConfig(logger=LoggerConfig(log_path=log_path, log_every_n_steps=log_every_n_steps)),
+        ModelConfig(model_class=model_class, parallel=ParallelConfig()),
+        OptimizerConfig(name="adam", scheduler=SchedulerConfig(name="constant", lr=LEARNING_RATE)),
+        batch=batches[0],
+    )
+    epoch = [batches[index % len(batches)] for index in range(num_steps)]
+
+    def run() -> None:
+        trainer.train_model(epoch, num_train_steps=trainer.global_step + num_steps)
+
+    return run
+
+
+def measure(model_class: type, batch_size: int, num_steps: int, num_rounds: int) -> dict[str, Timing]:
+    logging.getLogger("trackside").setLevel(logging.ERROR)
+    logging.getLogger("trackside").addHandler(logging.NullHandler())
+    batches = make_batches(batch_size, 64)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        root = pathlib.Path(folder)
+        contestants = {
+            "loss only": hand_written(model_class(), batches, num_steps, full=False),
+            "same work": hand_written(model_class(), batches, num_steps, full=True),
+            "trackside": trainer_run(model_class, batches, num_steps, root / "a", 50),
+            "every step": trainer_run(model_class, batches, num_steps, root / "b", 1),
+        }
+        return race(contestants, num_steps, num_rounds)
+
+
+def show(title: str, timings: dict[str, Timing]) -> None:
+    print(f"\n{title}")
+    print(f"  {'':12} {'best':>10} {'median':>10}   ratio to same work")
+    for timing in timings.values():
+        ratio = timing.ratio_to(timings["same work"])
+        print(f"  {timing.name:12} {timing.best_us:7.1f} us {timing.median_us:7.1f} us   {ratio:.2f}x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    small = measure(MLP, batch_size=8, num_steps=2000, num_rounds=arguments.rounds)
+    show("tiny step: MLP 64-64-1, batch 8, Adam, log every 50", small)
+    overhead = small["trackside"].overhead_us(small["same work"])
+    print(
+        f"  overhead of the loop: {overhead:+.1f} us per step, {small['trackside'].ratio_to(small['same work']):.2f}x"
+    )
+    print(f"  to a loop that computes the loss only: {small['trackside'].ratio_to(small['loss only']):.2f}x")
+    print(f"  logging every step against every 50: {small['every step'].ratio_to(small['trackside']):.2f}x")
+    large = measure(WideMLP, batch_size=256, num_steps=100, num_rounds=arguments.rounds)
+    show("larger step: MLP 64-512-512-512-1, batch 256", large)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Train JAX models with the stopwatch running.
+
+Importing trackside imports nothing else; its parts are loaded when they are first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trackside import callbacks, config, logger, metrics, trainer
+    from trackside.config import ConfigDict, apply_overrides, load_config, register, save_config
+    from trackside.errors import TracksideError
+    from trackside.logger import Logger, LoggerConfig
+    from trackside.trainer import (
+        Batch,
+        DataloaderModule,
+        ModelConfig,
+        OptimizerConfig,
+        ParallelConfig,
+        SchedulerConfig,
+        TrainerConfig,
+        TrainerModule,
+    )
+
+__version__ = "0.1.0"
+
+# Each public name -> the module that defines it; None for modules themselves.
+_EXPORTS = {
+    "Batch": "trainer",
+    "ConfigDict": "config",
+    "DataloaderModule": "trainer",
+    "Logger": "logger",
+    "LoggerConfig": "logger",
+    "ModelConfig": "trainer",
+    "OptimizerConfig": "trainer",
+    "ParallelConfig": "trainer",
+    "SchedulerConfig": "trainer",
+    "TracksideError": "errors",
+    "TrainerConfig": "trainer",
+    "TrainerModule": "trainer",
+    "apply_overrides": "config",
+    "callbacks": None,
+    "config": None,
+    "load_config": "config",
+    "logger": None,
+    "metrics": None,
+    "register": "config",
+    "save_config": "config",
+    "trainer": None,
+}
+
+__all__ = [
+    "Batch",
+    "ConfigDict",
+    "DataloaderModule",
+    "Logger",
+    "LoggerConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ParallelConfig",
+    "SchedulerConfig",
+    "TracksideError",
+    "TrainerConfig",
+    "TrainerModule",
+    "apply_overrides",
+    "callbacks",
+    "config",
+    "load_config",
+    "logger",
+    "metrics",
+    "register",
+    "save_config",
+    "trainer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'trackside' has no attribute {name!r}; it has {', '.join(__all__)}")
+    module = _EXPORTS[name]
+    if module is None:
+        return importlib.import_module(f"trackside.{name}")
+    return getattr(importlib.import_module(f"trackside.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,70 @@
+"""The base of every config."""
+
+from typing import Any, TypeVar
+
+from trackside.config.encode import encode
+from trackside.config.parse import ParseOptions, parse
+from trackside.config.registry import Registered
+
+T = TypeVar("T")
+
+
+class ConfigDict(Registered):
+    """A dataclass that can be written as plain data and read back.
+
+    Use it as the base of a dataclass: `@dataclass class MyConfig(ConfigDict)`. Each subclass can from then on be named
+    in data by its class name, wherever a field declares it or one of its bases.
+    """
+
+    __slots__ = ()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a field, or `default` where there is no such field."""
+        return getattr(self, key, default) if key in getattr(self, "__dataclass_fields__", ()) else default
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as plain data, ready for `json.dumps`.
+
+        Nested configs become dicts that name their class under `"__class__"`. Paths, enums, dtypes, classes and
+        registered functions become strings. `from_dict` turns the result into an equal config.
+
+        Returns:
+            A new dict; changing it does not change the config.
+
+        Raises:
+            ConfigError: If a field holds what could not be read back, with the field's path and value.
+        """
+        return encode(type(self), self)
+
+    @staticmethod
+    def from_dict(
+        config_class: type[T],
+        data: Any,
+        strict_classname_parsing: bool = False,
+        ignore_extensive_attributes: bool = True,
+        none_to_zero_for_ints: bool = False,
+    ) -> T:
+        """Build a config, with all that is nested in it, from plain data.
+
+        Types are checked and never guessed: `"12"` is no int and `"False"` no bool. No module is imported because data
+        names it.
+
+        Args:
+            config_class: What to build: a config class, any other dataclass, or any other type. A class that is no
+                dataclass is called with the data, as keyword arguments if the data is a dict.
+            data: The fields of the dataclass as a dict, with the name of a subclass under `"__class__"` where that is
+                to be built; other data for other types. An instance of `config_class` is returned as it is.
+            strict_classname_parsing: Refuse class names that no config class has. Otherwise the field's declared class
+                is built, and a warning logged.
+            ignore_extensive_attributes: Skip keys that are no field of the dataclass, with a warning that names each.
+                Otherwise they are refused.
+            none_to_zero_for_ints: Read None as 0 in int fields that do not allow None.
+
+        Returns:
+            The `config_class` that the data describes.
+
+        Raises:
+            ConfigError: If the data does not fit, with the path of the field, the value and what was expected.
+        """
+        options = ParseOptions(strict_classname_parsing, ignore_extensive_attributes, none_to_zero_for_ints)
+        return parse(config_class, data, options)

@@ -1,0 +1,109 @@
+"""Configs in JSON and YAML files."""
+
+import json
+import os
+import pathlib
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from trackside.config.base import ConfigDict
+from trackside.config.encode import encode
+from trackside.config.parse import ParseOptions, parse
+from trackside.config.wording import listed, shown
+from trackside.config.yaml_text import dump_yaml, load_yaml
+from trackside.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def _dump_json(data: Any) -> str:
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+_LOADERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": load_yaml, ".yml": load_yaml}
+_DUMPERS: dict[str, Callable[[Any], str]] = {".json": _dump_json, ".yaml": dump_yaml, ".yml": dump_yaml}
+
+
+def load_config(
+    config_class: type[T],
+    path: str | os.PathLike[str],
+    strict_classname_parsing: bool = False,
+    ignore_extensive_attributes: bool = True,
+    none_to_zero_for_ints: bool = False,
+) -> T:
+    """Read a config from a file.
+
+    Args:
+        config_class: What the file describes; `dict` for a file of several configs by name.
+        path: A `.json`, `.yaml` or `.yml` file.
+        strict_classname_parsing: As in `ConfigDict.from_dict`.
+        ignore_extensive_attributes: As in `ConfigDict.from_dict`.
+        none_to_zero_for_ints: As in `ConfigDict.from_dict`.
+
+    Returns:
+        The config.
+
+    Raises:
+        ConfigError: If the file is missing, of another kind, not well formed, or does not fit; it names the file.
+    """
+    options = ParseOptions(strict_classname_parsing, ignore_extensive_attributes, none_to_zero_for_ints)
+    path = pathlib.Path(path)
+    data = _read(path)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a mapping of fields at the top level, got {shown(data)}")
+    try:
+        return parse(config_class, data, options)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def save_config(config: ConfigDict | Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a config to a file, whole or not at all.
+
+    Args:
+        config: The config, or several by name; `load_config(dict, path)` reads the latter.
+        path: A `.json`, `.yaml` or `.yml` file; its folder is made if need be.
+
+    Raises:
+        ConfigError: If the config cannot be written or the file is of another kind.
+    """
+    path = pathlib.Path(path)
+    dump = _by_suffix(_DUMPERS, path)
+    if not isinstance(config, ConfigDict | Mapping):
+        raise ConfigError(f"save_config: expected a config or a mapping of configs, got {shown(config)}")
+    data = config.to_dict() if isinstance(config, ConfigDict) else encode(dict[str, Any], dict(config))
+    _write_atomically(path, dump(data))
+
+
+def _read(path: pathlib.Path) -> Any:
+    load = _by_suffix(_LOADERS, path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: there is no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    try:
+        return load(text)
+    except Exception as error:  # a JSONDecodeError, a YAMLError, or what a YAML scalar of the wrong form raises
+        raise ConfigError(f"{path}: not well formed: {error}") from error
+
+
+def _by_suffix(table: Mapping[str, T], path: pathlib.Path) -> T:
+    if path.suffix.lower() not in table:
+        raise ConfigError(f"{path}: configs are files that end in {listed(table)}, not {path.suffix!r}")
+    return table[path.suffix.lower()]
+
+
+def _write_atomically(path: pathlib.Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,38 @@
+"""What trackside raises. Every message names the argument, the value it got and what to do.
+
+TracksideError
+├── ConfigError        a config or argument that cannot work          (ValueError)
+├── DataError          a loader or batch that cannot be trained on    (ValueError)
+├── MetricError        a loss or metric of the wrong form             (ValueError)
+├── CheckpointError    a checkpoint that cannot be found or restored
+├── EventFileError     a run whose event file cannot be read
+└── MissingExtraError  an optional package that is not installed      (ImportError)
+"""
+
+
+class TracksideError(Exception):
+    """Base of every error that trackside raises on purpose."""
+
+
+class ConfigError(TracksideError, ValueError):
+    """A config or argument that cannot work."""
+
+
+class DataError(TracksideError, ValueError):
+    """A loader or batch that cannot be trained on."""
+
+
+class MetricError(TracksideError, ValueError):
+    """A loss or metric of the wrong form."""
+
+
+class CheckpointError(TracksideError):
+    """A checkpoint that cannot be found or restored."""
+
+
+class EventFileError(TracksideError):
+    """A run whose event file cannot be read."""
+
+
+class MissingExtraError(TracksideError, ImportError):
+    """An optional package that is not installed."""

@@ -1,0 +1,153 @@
+"""Metrics in plain files: one table per mode, each row on disk when it is logged."""
+
+import csv
+import errno
+import io
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from trackside.errors import ConfigError
+from trackside.logger.tool import LoggerTool, LoggerToolsConfig, tool_directory
+
+if TYPE_CHECKING:
+    from trackside.logger.logger import Logger
+
+
+@dataclass(kw_only=True)
+class FileLoggerConfig(LoggerToolsConfig):
+    """Metrics as tables: `train.csv`, `val.csv` and so on.
+
+    Attributes:
+        log_dir: The tables' directory inside `log_path`.
+        file_format: `csv`, whose header grows with new metrics, or `jsonl`, one JSON object per line.
+    """
+
+    log_dir: str = "metrics"
+    file_format: Literal["csv", "jsonl"] = "csv"
+
+    def __post_init__(self):
+        if self.file_format not in ("csv", "jsonl"):
+            raise ConfigError(f"FileLoggerConfig.file_format is {self.file_format!r}. Use 'csv' or 'jsonl'.")
+
+    def create(self, logger: "Logger") -> "FileLogger":
+        """Make the tool; needs a `log_path`."""
+        return FileLogger(tool_directory(logger, self.log_dir, "FileLoggerConfig"), self.file_format)
+
+
+class FileLogger(LoggerTool):
+    """Appends each row to the table of its mode; a table that is there already is continued.
+
+    Args:
+        directory: Where the tables are.
+        file_format: `csv` or `jsonl`.
+    """
+
+    threaded: ClassVar[bool] = False
+
+    def __init__(self, directory: Path, file_format: Literal["csv", "jsonl"] = "csv"):
+        self.directory = directory
+        self.file_format = file_format
+        self._tables: dict[str, _CsvTable | _JsonlTable] = {}
+
+    def setup(self) -> None:
+        """Make the directory."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
+        """Append a row with the columns `step` and `epoch`, and one per metric."""
+        table = self._tables.get(mode)
+        if table is None:
+            table = self._tables[mode] = self._open(mode)
+        table.append({**metrics, "step": step, "epoch": epoch})
+
+    def finalize(self, status: str) -> None:
+        """Close the files."""
+        while self._tables:
+            self._tables.popitem()[1].close()
+
+    def _open(self, mode: str) -> "_CsvTable | _JsonlTable":
+        # Quoted as in a URL, so that no two modes share a file and none leaves the directory.
+        path = self.directory / f"{quote(mode, safe='')}.{self.file_format}"
+        return _CsvTable(path) if self.file_format == "csv" else _JsonlTable(path)
+
+
+class _AppendFile:
+    """A file of lines, each written whole; a line torn by a kill is cut off when the file is opened."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._fd = self._open()
+
+    def write(self, line: bytes) -> None:
+        num_written = os.write(self._fd, line)
+        if num_written != len(line):
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - num_written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def replace(self, content: bytes) -> None:
+        """Exchange the whole content; a kill leaves the old or the new one."""
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        temporary.write_bytes(content)
+        os.replace(temporary, self.path)
+        self.close()
+        self._fd = self._open()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _open(self) -> int:
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            os.ftruncate(fd, self.path.read_bytes().rfind(b"\n") + 1)
+        return fd
+
+
+class _JsonlTable:
+    """One JSON object per row. What is not finite is spelled as text, since JSON has no word for it."""
+
+    def __init__(self, path: Path):
+        self._file = _AppendFile(path)
+        self.close = self._file.close
+
+    def append(self, row: dict[str, Any]) -> None:
+        ordered = {"step": row["step"], "epoch": row["epoch"], **row}
+        spelled = {name: value if math.isfinite(value) else str(value) for name, value in ordered.items()}
+        self._file.write(msgspec.json.encode(spelled) + b"\n")
+
+
+class _CsvTable:
+    """A table whose header names every metric so far; a row without one of them leaves it empty."""
+
+    def __init__(self, path: Path):
+        self._file = _AppendFile(path)
+        self.close = self._file.close
+        with path.open(newline="", encoding="utf-8") as file:
+            self._columns: list[str] = next(csv.reader(file), [])
+        self._known = set(self._columns)
+
+    def append(self, row: dict[str, Any]) -> None:
+        if not self._known.issuperset(row):
+            self._widen(row)
+        self._file.write(_csv_bytes([[row.get(column, "") for column in self._columns]]))
+
+    def _widen(self, row: dict[str, Any]) -> None:
+        columns = self._columns or ["step", "epoch"]
+        columns = [*columns, *(name for name in row if name not in columns)]
+        with self._file.path.open(newline="", encoding="utf-8") as file:
+            old_rows = list(csv.reader(file))[1:]
+        padded = [old + [""] * (len(columns) - len(old)) for old in old_rows]
+        self._file.replace(_csv_bytes([columns, *padded]))
+        self._columns, self._known = columns, set(columns)
+
+
+def _csv_bytes(rows: list[list[Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode("utf-8")

@@ -1,0 +1,75 @@
+"""What a logger keeps in the directory of its run."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from trackside.clock import Clock
+from trackside.config import ConfigDict
+from trackside.errors import ConfigError
+from trackside.events import EventWriter, NullEventWriter, event_file_name
+from trackside.logger.console import LogOutput
+
+CONFIG_FILE_NAME = "config.json"
+
+
+class RunDirectory:
+    """The event file and the log file of one process of a run, open.
+
+    Args:
+        path: The run's directory, made when missing; None for a run that keeps nothing on disk.
+        log_name: The log file's name without suffix.
+        process_index: Which process of the run this is; only the first writes to the terminal.
+        clock: Where the events' times come from.
+
+    Raises:
+        ConfigError: The directory cannot be made or written to.
+    """
+
+    def __init__(self, path: Path | None, log_name: str, process_index: int, clock: Clock):
+        self.path = path
+        self.events: EventWriter | NullEventWriter = NullEventWriter()
+        log_file = None
+        try:
+            if path is not None:
+                path.mkdir(parents=True, exist_ok=True)
+                self.events = EventWriter(path / event_file_name(process_index), clock)
+                log_file = path / log_file_name(log_name, process_index)
+            self._log_output = LogOutput(log_file, to_console=process_index == 0)
+        except OSError as error:
+            self.events.close()
+            raise ConfigError(
+                f"LoggerConfig.log_path is {str(path)!r}, which cannot be used: {error}. Choose a directory that can "
+                "be created and written to, or None to keep nothing on disk."
+            ) from error
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write the configuration file; a kill leaves the old or the new one."""
+        if self.path is None:
+            return
+        path = self.path / CONFIG_FILE_NAME
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+
+    def close(self) -> None:
+        """Close the files and give the log records back to whom they belonged."""
+        self.events.close()
+        self._log_output.close()
+
+
+def log_file_name(name: str, process_index: int) -> str:
+    """The log file of a process: plain for the first, numbered for the others."""
+    return f"{name}.log" if process_index == 0 else f"{name}-{process_index:05d}.log"
+
+
+def to_plain_config(config: Any) -> Any:
+    """Configs, also inside dicts and lists, as plain values."""
+    if isinstance(config, ConfigDict):
+        return config.to_dict()
+    if isinstance(config, dict):
+        return {str(name): to_plain_config(value) for name, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [to_plain_config(value) for value in config]
+    return config

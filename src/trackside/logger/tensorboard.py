@@ -1,0 +1,150 @@
+"""Metrics, images, text and distributions for TensorBoard."""
+
+import errno
+import itertools
+import json
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.errors import ConfigError
+from trackside.logger.tool import LoggerTool, LoggerToolsConfig, tool_directory
+from trackside.optional import require
+
+if TYPE_CHECKING:
+    from trackside.logger.logger import Logger
+
+_NUM_BINS = 64
+_file_numbers = itertools.count()
+
+
+@dataclass(kw_only=True)
+class TensorBoardLoggerConfig(LoggerToolsConfig):
+    """TensorBoard event files.
+
+    Attributes:
+        log_dir: The files' directory inside `log_path`; `tensorboard --logdir` takes it.
+        flush_secs: How often, in seconds, rows are forced to disk, for readers on a network file system; readers on
+            this machine see them at once.
+    """
+
+    log_dir: str = "tensorboard"
+    flush_secs: float = 10.0
+
+    def __post_init__(self):
+        if self.flush_secs <= 0:
+            raise ConfigError(f"TensorBoardLoggerConfig.flush_secs is {self.flush_secs!r}. Use a number above 0.")
+
+    def create(self, logger: "Logger") -> "TensorBoardLogger":
+        """Make the tool; needs a `log_path`."""
+        directory = tool_directory(logger, self.log_dir, "TensorBoardLoggerConfig")
+        return TensorBoardLogger(directory, self.flush_secs)
+
+
+class TensorBoardLogger(LoggerTool):
+    """Writes everything under the tag `<mode>/<name>`.
+
+    Args:
+        directory: Where the event files go; each opening adds one.
+        flush_secs: How often rows are forced to disk, in seconds.
+        clock: Where the rows' times come from.
+
+    Raises:
+        MissingExtraError: tensorboardX is not installed.
+    """
+
+    def __init__(self, directory: Path, flush_secs: float = 10.0, clock: Clock = SYSTEM_CLOCK):
+        self.directory = directory
+        self.flush_secs = flush_secs
+        self._clock = clock
+        self._summary = require("tensorboardX.summary", "TensorBoardLoggerConfig")
+
+    def setup(self) -> None:
+        """Open the event file."""
+        self._file = _EventFile(self.directory, self.flush_secs, self._clock)
+
+    def log_config(self, config: dict[str, Any]) -> None:
+        """Show the configuration as text."""
+        text = json.dumps(config, indent=2, default=str)
+        self._file.write(self._summary.text("config", "\n".join(f"    {line}" for line in text.splitlines())), 0)
+
+    def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
+        """Log each metric as a scalar."""
+        summaries = [self._summary.scalar(f"{mode}/{name}", value) for name, value in metrics.items()]
+        self._file.write(self._summary.Summary(value=[summary.value[0] for summary in summaries]), step)
+
+    def log_image(self, name: str, image: np.ndarray, step: int, mode: str) -> None:
+        """Log an image, or a grid of several."""
+        dataformats = "NHWC" if image.ndim == 4 else "HWC"
+        self._file.write(self._summary.image(f"{mode}/{name}", image, dataformats=dataformats), step)
+
+    def log_text(self, name: str, text: str, step: int, mode: str) -> None:
+        """Log text, which TensorBoard shows as Markdown."""
+        self._file.write(self._summary.text(f"{mode}/{name}", text), step)
+
+    def log_histogram(self, name: str, values: np.ndarray, step: int, mode: str) -> None:
+        """Log a distribution; one without any number in it is left out."""
+        if values.size:
+            self._file.write(self._summary.histogram(f"{mode}/{name}", values, bins=_NUM_BINS), step)
+
+    def log_figure(self, name: str, figure: np.ndarray, step: int, mode: str) -> None:
+        """Log a figure as an image."""
+        self._file.write(self._summary.image(f"{mode}/{name}", figure, dataformats="HWC"), step)
+
+    def flush(self) -> None:
+        """Force everything to disk."""
+        self._file.sync()
+
+    def finalize(self, status: str) -> None:
+        """Close the event file."""
+        self._file.close()
+
+
+class _EventFile:
+    """A TensorBoard event file, written record by record on the calling thread.
+
+    tensorboardX's own writer adds a queue and threads that its `flush` does not wait for, and it truncates a file that
+    was opened in the same second; a tool has a thread of its own already.
+    """
+
+    def __init__(self, directory: Path, flush_secs: float, clock: Clock):
+        self._event = require("tensorboardX.proto.event_pb2", "TensorBoardLoggerConfig").Event
+        self._checksum = require("tensorboardX.record_writer", "TensorBoardLoggerConfig").masked_crc32c
+        self._clock = clock
+        self._flush_secs = flush_secs
+        self._last_sync = clock.now()
+        directory.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads the files of a directory in the order of their names.
+        unique = f"{int(clock.timestamp()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_file_numbers):05d}"
+        path = directory / f"events.out.tfevents.{unique}"
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._append(self._event(wall_time=clock.timestamp(), file_version="brain.Event:2"))
+
+    def write(self, summary: Any, step: int) -> None:
+        self._append(self._event(wall_time=self._clock.timestamp(), step=step, summary=summary))
+        if self._clock.now() - self._last_sync >= self._flush_secs:
+            self.sync()
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+        self._last_sync = self._clock.now()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _append(self, event: Any) -> None:
+        data = event.SerializeToString()
+        length = struct.pack("<Q", len(data))
+        checksums = struct.pack("<I", self._checksum(length)), struct.pack("<I", self._checksum(data))
+        record = length + checksums[0] + data + checksums[1]
+        num_written = os.write(self._fd, record)
+        if num_written != len(record):
+            # A reader stops at a record that is cut short: take it back.
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - num_written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,111 @@
+"""What a logging tool is: the interface that TensorBoard, W&B, files and users' own tools implement."""
+
+# ruff: noqa: B027 - the empty methods are what a tool may leave out
+import abc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from trackside.config import ConfigDict
+from trackside.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trackside.logger.logger import Logger
+
+
+@dataclass(kw_only=True)
+class LoggerToolsConfig(ConfigDict):
+    """Base of the configs of logging tools, which the `Logger` creates."""
+
+    def create(self, logger: "Logger") -> "LoggerTool":
+        """Make the tool.
+
+        Args:
+            logger: The logger that the tool belongs to; its `log_path` is where the tool may write.
+
+        Returns:
+            The tool, which need not be connected to anything yet: see `LoggerTool.setup`.
+
+        Raises:
+            ConfigError: The tool cannot work with this config or without a `log_path`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define create(logger) and return its LoggerTool.")
+
+
+class LoggerTool(abc.ABC):
+    """Base of logging tools. Only `log_metrics` is required; a tool overrides what else it can show.
+
+    A tool's calls come in order and from one thread, its own unless `threaded` is False. Whatever it is given is a copy
+    that it may keep or change. An exception is reported once and never reaches the training.
+
+    Attributes:
+        threaded: Whether the tool runs on a thread of its own; False for one whose calls cost microseconds.
+        finalize_timeout_s: How long the end of a run waits for this tool, in seconds.
+    """
+
+    threaded: ClassVar[bool] = True
+    finalize_timeout_s: float = 30.0
+
+    def setup(self) -> None:
+        """Connect and open files. Called once, before any other method and on the same thread as they are."""
+
+    def log_config(self, config: dict[str, Any]) -> None:
+        """Log the configuration.
+
+        Args:
+            config: All of it so far, as plain values without secrets; called again when there is more.
+        """
+
+    @abc.abstractmethod
+    def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
+        """Log a row of metrics.
+
+        Args:
+            metrics: The numbers by name.
+            step: The training step.
+            epoch: The epoch.
+            mode: What they were measured in: `train`, `val`, `test`, `train_epoch` or a callback's own word.
+        """
+
+    def log_image(self, name: str, image: np.ndarray, step: int, mode: str) -> None:
+        """Log an image (HxWxC) or several (NxHxWxC), as uint8 with 1, 3 or 4 channels."""
+
+    def log_text(self, name: str, text: str, step: int, mode: str) -> None:
+        """Log a piece of text."""
+
+    def log_histogram(self, name: str, values: np.ndarray, step: int, mode: str) -> None:
+        """Log the distribution of finite numbers, given flat."""
+
+    def log_figure(self, name: str, figure: np.ndarray, step: int, mode: str) -> None:
+        """Log a figure, drawn: HxWx4, uint8."""
+
+    def flush(self) -> None:
+        """Bring everything logged so far to where it can be seen."""
+
+    def finalize(self, status: str) -> None:
+        """Close the tool.
+
+        Args:
+            status: How the run ended, `success` if it went well.
+        """
+
+
+def tool_directory(logger: "Logger", log_dir: str, tool: str) -> Path:
+    """The directory of a tool that cannot do without one.
+
+    Args:
+        logger: The logger that the tool belongs to.
+        log_dir: The tool's directory inside the run's.
+        tool: What the tool's config is called, for the error.
+
+    Raises:
+        ConfigError: The run has no `log_path`.
+    """
+    if logger.log_path is None:
+        raise ConfigError(
+            f"{tool} writes files, and LoggerConfig.log_path is None. Set log_path to the run's directory, "
+            f"or take {tool} out of log_tools."
+        )
+    return logger.log_path / log_dir

@@ -1,0 +1,202 @@
+"""Metrics, images, text and distributions for Weights & Biases."""
+
+import contextlib
+import html
+import logging
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from trackside.errors import ConfigError
+from trackside.logger.tool import LoggerTool, LoggerToolsConfig
+from trackside.optional import require
+
+if TYPE_CHECKING:
+    from trackside.logger.logger import Logger
+
+LOGGER = logging.getLogger(__name__)
+
+_MODES = ("online", "offline", "disabled")
+
+
+@dataclass(kw_only=True)
+class WandBLoggerConfig(LoggerToolsConfig):
+    """A W&B run.
+
+    Attributes:
+        project: The project that the run belongs to.
+        entity: The user or team; None for the account's default.
+        name: The run's name; None lets W&B choose one.
+        group: The group that the run belongs to, if any.
+        job_type: What kind of run it is within its group, if any.
+        tags: Tags to find the run by.
+        notes: What to remember about the run.
+        mode: `online`, `offline` (to upload later with `wandb sync`) or `disabled`.
+        log_dir: The directory inside `log_path` in which W&B makes its own, named `wandb`; the run's own by default.
+        init_timeout_s: How long to try to reach the server at the start, in seconds; training does not wait.
+        finish_timeout_s: How long the end of a run waits for uploads, in seconds.
+        settings: Further fields of `wandb.Settings`, by name.
+    """
+
+    project: str = "trackside"
+    entity: str | None = None
+    name: str | None = None
+    group: str | None = None
+    job_type: str | None = None
+    tags: list[str] = field(default_factory=list)
+    notes: str | None = None
+    mode: Literal["online", "offline", "disabled"] = "online"
+    log_dir: str = ""
+    init_timeout_s: float = 30.0
+    finish_timeout_s: float = 120.0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.mode not in _MODES:
+            raise ConfigError(f"WandBLoggerConfig.mode is {self.mode!r}. Use one of {', '.join(map(repr, _MODES))}.")
+        for name in ("init_timeout_s", "finish_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"WandBLoggerConfig.{name} is {getattr(self, name)!r}. Use seconds above 0.")
+
+    def create(self, logger: "Logger") -> "WandBLogger":
+        """Make the tool. Without a `log_path`, what W&B keeps on disk goes to a new temporary directory."""
+        return WandBLogger(self, None if logger.log_path is None else logger.log_path / self.log_dir)
+
+
+class WandBLogger(LoggerTool):
+    """Logs under the key `<mode>/<name>`.
+
+    The run's id is kept in its directory, so that a resumed training continues the same W&B run. W&B refuses steps that
+    go backwards: rows of steps that the run has already, as after a resume, are left out and counted in `num_skipped`.
+
+    Args:
+        config: What the run is called and where it goes.
+        directory: Where W&B makes its directory `wandb`; None for a temporary one.
+
+    Raises:
+        MissingExtraError: wandb is not installed.
+    """
+
+    def __init__(self, config: WandBLoggerConfig, directory: Path | None):
+        self.config = config
+        self.finalize_timeout_s = config.finish_timeout_s
+        self.num_skipped = 0
+        self._wandb = require("wandb", "WandBLoggerConfig")
+        if config.mode == "disabled":
+            self.directory = directory
+            return
+        if directory is None:
+            directory = Path(tempfile.mkdtemp(prefix="trackside-wandb-"))
+            LOGGER.info("Without log_path, the files of the W&B run are in %s.", directory)
+        self.directory = directory
+        (directory / "wandb").mkdir(parents=True, exist_ok=True)
+        # On this thread, since it changes environment variables; and with a cache that is not below the user's home.
+        with _environment_default("WANDB_CACHE_DIR", str(directory / "wandb" / "cache")):
+            self._wandb.setup()
+
+    def setup(self) -> None:
+        """Start or continue the W&B run."""
+        config, wandb = self.config, self._wandb
+        if config.mode == "online" and not self._has_key():
+            raise ConfigError(
+                "no W&B API key is configured. Run `wandb login`, set WANDB_API_KEY, or use "
+                "WandBLoggerConfig(mode='offline')"
+            )
+        self._run = wandb.init(
+            project=config.project,
+            entity=config.entity,
+            name=config.name,
+            group=config.group,
+            job_type=config.job_type,
+            tags=config.tags,
+            notes=config.notes,
+            mode=config.mode,
+            dir=None if self.directory is None else str(self.directory),
+            id=self._run_id(),
+            resume="allow",
+            reinit=None if wandb.run is None else "create_new",  # a run that the user has open stays theirs
+            settings=wandb.Settings(**self._settings()),
+        )
+        self._last_step = self._run.step
+
+    def log_config(self, config: dict[str, Any]) -> None:
+        """Add to the run's config."""
+        self._run.config.update(config, allow_val_change=True)
+
+    def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
+        """Log a row of metrics."""
+        self._log({f"{mode}/{name}": value for name, value in metrics.items()}, step)
+
+    def log_image(self, name: str, image: np.ndarray, step: int, mode: str) -> None:
+        """Log an image or several."""
+        images = image if image.ndim == 4 else image[None]
+        self._log({f"{mode}/{name}": [self._image(entry) for entry in images]}, step)
+
+    def log_text(self, name: str, text: str, step: int, mode: str) -> None:
+        """Log text as it is, in a panel of its own."""
+        self._log({f"{mode}/{name}": self._wandb.Html(f"<pre>{html.escape(text)}</pre>")}, step)
+
+    def log_histogram(self, name: str, values: np.ndarray, step: int, mode: str) -> None:
+        """Log a distribution; one without any number in it is left out."""
+        if values.size:
+            self._log({f"{mode}/{name}": self._wandb.Histogram(values)}, step)
+
+    def log_figure(self, name: str, figure: np.ndarray, step: int, mode: str) -> None:
+        """Log a figure as an image."""
+        self._log({f"{mode}/{name}": self._image(figure)}, step)
+
+    def finalize(self, status: str) -> None:
+        """End the run, as failed unless it was a success."""
+        if self.num_skipped:
+            LOGGER.info("W&B had %d rows already and did not get them again.", self.num_skipped)
+        self._run.finish(exit_code=0 if status == "success" else 1)
+
+    def _log(self, row: dict[str, Any], step: int) -> None:
+        if step < self._last_step:
+            self.num_skipped += 1
+            return
+        self._last_step = step
+        self._run.log(row, step=step)
+
+    def _image(self, image: np.ndarray) -> Any:
+        return self._wandb.Image(image[..., 0] if image.shape[-1] == 1 else image)
+
+    def _has_key(self) -> bool:
+        if "api_key" in self.config.settings or os.environ.get("WANDB_API_KEY"):
+            return True
+        # Without a key, W&B would ask for one on the terminal, and from this thread.
+        return self._wandb.login(prompt=False, verify=False)
+
+    def _run_id(self) -> str | None:
+        if self.directory is None:
+            return None
+        path = self.directory / "wandb" / "trackside-run-id"
+        if path.exists() and (run_id := path.read_text(encoding="utf-8").strip()):
+            return run_id
+        run_id = secrets.token_hex(4)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(run_id, encoding="utf-8")
+        os.replace(temporary, path)
+        return run_id
+
+    def _settings(self) -> dict[str, Any]:
+        # The run has its own log file; W&B's would wrap stdout and stderr, from another thread than theirs.
+        return {"console": "off", "silent": True, "init_timeout": self.config.init_timeout_s, **self.config.settings}
+
+
+@contextlib.contextmanager
+def _environment_default(name: str, value: str) -> Iterator[None]:
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)

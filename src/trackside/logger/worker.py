@@ -1,0 +1,189 @@
+"""Running a tool so that it can neither stop nor slow down the training."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.logger.tool import LoggerTool
+
+LOGGER = logging.getLogger(__name__)
+
+MAX_QUEUED = 10_000
+MAX_WAIT_S = 5.0
+FLUSH_TIMEOUT_S = 30.0
+
+
+def build_runner(tool: LoggerTool, clock: Clock = SYSTEM_CLOCK) -> "ToolRunner":
+    """What runs `tool`: a thread of its own if it wants one."""
+    return ThreadedToolRunner(tool, clock=clock) if tool.threaded else ToolRunner(tool)
+
+
+class ToolRunner:
+    """Calls a tool on the calling thread; what it raises is reported once and goes no further.
+
+    Args:
+        tool: The tool. A tool whose `setup` fails gets no calls.
+
+    Attributes:
+        num_failed: Calls that raised.
+    """
+
+    def __init__(self, tool: LoggerTool):
+        self.tool = tool
+        self.name = type(tool).__name__
+        self.num_failed = 0
+        self._is_set_up: bool | None = None
+
+    def can_show(self, method: str) -> bool:
+        """Whether the tool overrides the method of this name."""
+        return getattr(type(self.tool), method) is not getattr(LoggerTool, method)
+
+    def call(self, method: str, *args: Any) -> None:
+        """Call the tool's method of this name with arguments that are the tool's to keep."""
+        self._run(method, args)
+
+    def flush(self) -> None:
+        """Have everything logged so far brought to where it can be seen."""
+        self.call("flush")
+
+    def finalize(self, status: str) -> None:
+        """Close the tool; no calls may follow."""
+        self.call("finalize", status)
+
+    def _run(self, method: str, args: tuple[Any, ...]) -> None:
+        if self._is_set_up is None:
+            self._is_set_up = self._guard("setup", self.tool.setup)
+        if self._is_set_up:
+            self._guard(method, getattr(self.tool, method), *args)
+
+    def _guard(self, doing: str, function: Callable[..., None], *args: Any) -> bool:
+        try:
+            function(*args)
+        except Exception as error:
+            self.num_failed += 1
+            if self.num_failed == 1:
+                LOGGER.error(
+                    "The logging tool %s failed in %s: %s: %s. Training and the other tools go on; "
+                    "this tool's further failures are not reported.",
+                    self.name,
+                    doing,
+                    type(error).__name__,
+                    error,
+                    exc_info=error,
+                )
+            return False
+        return True
+
+
+class ThreadedToolRunner(ToolRunner):
+    """Calls a tool on a thread of its own, in order.
+
+    When the queue is full the caller waits, `max_wait_s` in all over the run; from then on rows that find it full are
+    dropped, counted and reported once.
+
+    Args:
+        tool: The tool.
+        max_queued: How many calls may wait for the tool.
+        max_wait_s: How long callers wait for room, in seconds, in all.
+        flush_timeout_s: How long `flush` waits, in seconds.
+        clock: What the waiting is measured with.
+
+    Attributes:
+        num_dropped: Calls that the tool never got.
+    """
+
+    def __init__(
+        self,
+        tool: LoggerTool,
+        *,
+        max_queued: int = MAX_QUEUED,
+        max_wait_s: float = MAX_WAIT_S,
+        flush_timeout_s: float = FLUSH_TIMEOUT_S,
+        clock: Clock = SYSTEM_CLOCK,
+    ):
+        super().__init__(tool)
+        self.num_dropped = 0
+        self._clock = clock
+        self._wait_left_s = max_wait_s
+        self._flush_timeout_s = flush_timeout_s
+        # None ends the thread; an Event is set when everything before it is done.
+        self._queue: queue.Queue[tuple[str, tuple[Any, ...]] | threading.Event | None] = queue.Queue(max_queued)
+        self._thread = threading.Thread(target=self._work, name=f"trackside-{self.name}", daemon=True)
+        self._thread.start()
+
+    def call(self, method: str, *args: Any) -> None:
+        """Queue a call of the tool's method; returns before it is done."""
+        try:
+            self._queue.put_nowait((method, args))
+        except queue.Full:
+            if not self._put_patiently((method, args)):
+                self._drop()
+
+    def flush(self) -> None:
+        """Wait until the tool has done everything so far; a tool that takes too long is reported."""
+        done = threading.Event()
+        try:
+            self._queue.put(("flush", ()), timeout=self._flush_timeout_s)
+            self._queue.put(done, timeout=self._flush_timeout_s)
+        except queue.Full:
+            pass
+        else:
+            if done.wait(self._flush_timeout_s):
+                return
+        LOGGER.warning(
+            "The logging tool %s had not flushed after %g s; training goes on.", self.name, self._flush_timeout_s
+        )
+
+    def finalize(self, status: str) -> None:
+        """Let the tool finish what is queued and close; a tool that takes too long is left behind and reported."""
+        timeout_s = self.tool.finalize_timeout_s
+        try:
+            self._queue.put(("finalize", (status,)), timeout=timeout_s)
+            self._queue.put(None, timeout=timeout_s)
+        except queue.Full:
+            pass
+        else:
+            self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            LOGGER.error(
+                "The logging tool %s did not finish within %g s; about %d of its rows may be missing.",
+                self.name,
+                timeout_s,
+                self._queue.qsize(),
+            )
+        if self.num_dropped:
+            LOGGER.warning(
+                "The logging tool %s was too slow for %d rows, which it never got.", self.name, self.num_dropped
+            )
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+            else:
+                self._run(*item)
+
+    def _put_patiently(self, item: tuple[str, tuple[Any, ...]]) -> bool:
+        if self._wait_left_s <= 0:
+            return False
+        start = self._clock.now()
+        try:
+            self._queue.put(item, timeout=self._wait_left_s)
+        except queue.Full:
+            self._wait_left_s = 0.0
+            return False
+        self._wait_left_s -= self._clock.now() - start
+        return True
+
+    def _drop(self) -> None:
+        self.num_dropped += 1
+        if self.num_dropped == 1:
+            LOGGER.error(
+                "The logging tool %s is too slow: %d calls are waiting for it, and rows that find no room are dropped "
+                "from now on. Log less often (log_every_n_steps), or do without it; the event file has every row.",
+                self.name,
+                self._queue.maxsize,
+            )

@@ -1,0 +1,115 @@
+"""Packed metrics on the host: read, merged over log intervals, and turned into the numbers that are logged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trackside.metrics.layout import MetricLayout
+from trackside.metrics.packed import Metrics
+from trackside.metrics.step import split_log_modes
+
+
+class HostMetrics:
+    """Metrics on the host, in double precision: states that merge.
+
+    Args:
+        layout: Which metrics there are and where they lie in a packed vector.
+        vector: A packed vector to read; without one, the state before any step.
+    """
+
+    def __init__(self, layout: MetricLayout, vector: np.ndarray | None = None):
+        self.layout = layout
+        vector = layout.initial if vector is None else vector
+        at, floats = layout.slices, vector.view(np.float32)
+        self.is_finite = not vector[0]
+        self.num_steps = int(vector[1])
+        self.last = floats[at["last"]]
+        words = floats[at["sum"]].reshape(2, -1)
+        self.sum = words[0].astype(np.float64) + words[1]
+        limbs = vector[at["count"]].reshape(2, -1)
+        self.count = limbs[0] * 2.0**32 + limbs[1]
+        for index in layout.float_count_indices:
+            self.count[index] = limbs.view(np.float32)[:, index].sum(dtype=np.float64)
+        self.max = floats[at["max"]]
+        self.std_steps = vector[at["std_steps"]].astype(np.float64)
+        self.std_mean = floats[at["std_mean"]].astype(np.float64)
+        self.std_m2 = floats[at["std_m2"]].astype(np.float64)
+
+    def merge(self, later: "HostMetrics") -> None:
+        """Take in the metrics of steps that came after these."""
+        self.is_finite = self.is_finite and later.is_finite
+        self.num_steps += later.num_steps
+        seen = later.count > 0
+        self.last = later.last if seen.all() else np.where(seen, later.last, self.last)
+        self.sum = self.sum + later.sum
+        self.count = self.count + later.count
+        if len(self.max):
+            self.max = np.maximum(self.max, later.max)
+        if len(self.std_steps):
+            self._merge_std(later)
+
+    def _merge_std(self, later: "HostMetrics") -> None:
+        total = self.std_steps + later.std_steps
+        weight = later.std_steps / np.maximum(total, 1)
+        delta = later.std_mean - self.std_mean
+        self.std_m2 = self.std_m2 + later.std_m2 + delta * delta * self.std_steps * weight
+        self.std_mean = self.std_mean + delta * weight
+        self.std_steps = total
+
+    def compute(self) -> dict[str, float]:
+        """The numbers to log. A metric that had no items in any step is left out."""
+        has_items = self.count > 0
+        if has_items.all():
+            return self._by_logged_name(self.sum / self.count)
+        values = self._by_logged_name(self.sum / np.where(has_items, self.count, 1.0))
+        for spec, there in zip(self.layout.specs, has_items, strict=True):
+            if not there:
+                for mode in spec.log_modes:
+                    del values[spec.logged_name(mode)]
+        return values
+
+    def last_step(self) -> dict[str, float]:
+        """Value / count of the last step, by the metrics' own names."""
+        return dict(zip(self.layout.names, self.last.tolist(), strict=True))
+
+    def _by_logged_name(self, mean: np.ndarray) -> dict[str, float]:
+        outputs = self.layout.outputs
+        values: dict[str, float] = {}
+        for mode in ("mean", "mean_nopostfix"):
+            if names := outputs[mode].names:
+                values.update(zip(names, mean[outputs[mode].indices].tolist(), strict=True))
+        if names := outputs["single"].names:
+            values.update(zip(names, self.last[outputs["single"].indices].tolist(), strict=True))
+        if names := outputs["max"].names:
+            values.update(zip(names, self.max.tolist(), strict=True))
+        if names := outputs["std"].names:
+            std = np.sqrt(self.std_m2 / np.maximum(self.std_steps, 1))
+            values.update(zip(names, std.tolist(), strict=True))
+        return values
+
+
+def to_host_metrics(metrics: Metrics | Mapping[str, Any]) -> dict[str, float]:
+    """Metrics in any of their forms as the numbers to log. Waits for the device where they are still being computed.
+
+    Args:
+        metrics: Accumulated metrics, or the metrics of one step as a loss function returns them. Numbers of a plain
+            dict keep their names; a dict with value and count is logged by its log modes, the mean if it has none.
+    """
+    if isinstance(metrics, Metrics):
+        return HostMetrics(metrics.layout, np.asarray(metrics.vector)).compute()
+    numbers = {name: value for name, value in metrics.items() if not isinstance(value, Mapping)}
+    arrays, modes = split_log_modes(metrics)
+    modes = {**modes, **dict.fromkeys(numbers, ("mean_nopostfix",))}
+    layout = MetricLayout.of(arrays, modes, default_log_modes=("mean",))
+    return HostMetrics(layout, np.asarray(Metrics(layout).update(arrays).vector)).compute()
+
+
+def reset_metrics(metrics: Metrics | Mapping[str, Any]) -> Any:
+    """The same metrics before any step."""
+    if isinstance(metrics, Metrics):
+        return metrics.reset()
+    return {
+        name: {**metric, "value": 0.0, "count": 0} if isinstance(metric, Mapping) else 0.0
+        for name, metric in metrics.items()
+    }

@@ -1,0 +1,71 @@
+"""When something is due. Every plan answers `next_boundary(step)`, so that nothing is decided too late.
+
+The loop asks for the next boundary, runs up to it without looking left or right, and asks again. A step that has to be
+preceded by something (a capture, say) is planned as a boundary before it.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Protocol
+
+from trackside.errors import ConfigError
+
+NEVER = math.inf
+
+
+class Plan(Protocol):
+    """Knows at which steps it wants the loop to stop and look around."""
+
+    def next_boundary(self, step: int) -> float:
+        """The first boundary after `step`; `NEVER` if there is none."""
+        ...
+
+    def is_due(self, step: int) -> bool:
+        """Whether `step` is one of the boundaries."""
+        ...
+
+
+class Every:
+    """Due after every n-th step. A cadence of -1 is never due.
+
+    Args:
+        num_steps: The cadence: positive, or -1 for never.
+        name: What the cadence is called where the user set it, for the error.
+    """
+
+    def __init__(self, num_steps: int, name: str = "num_steps"):
+        if num_steps == 0 or num_steps < -1:
+            raise ConfigError(f"{name}: expected a positive number of steps, or -1 for never; got {num_steps}")
+        self.num_steps = num_steps
+
+    def next_boundary(self, step: int) -> float:
+        """The next multiple of the cadence."""
+        return NEVER if self.num_steps < 0 else (step // self.num_steps + 1) * self.num_steps
+
+    def is_due(self, step: int) -> bool:
+        """Whether the step is a multiple of the cadence."""
+        return self.num_steps > 0 and step > 0 and step % self.num_steps == 0
+
+
+class At:
+    """Due at the given steps only.
+
+    Args:
+        steps: The steps, in any order.
+    """
+
+    def __init__(self, *steps: float):
+        self.steps = sorted(steps)
+
+    def next_boundary(self, step: int) -> float:
+        """The next of the steps."""
+        return next((at for at in self.steps if at > step), NEVER)
+
+    def is_due(self, step: int) -> bool:
+        """Whether the step is one of them."""
+        return step in self.steps
+
+
+def next_boundary(plans: Iterable[Plan], step: int) -> float:
+    """The first step after `step` at which any plan is due."""
+    return min((plan.next_boundary(step) for plan in plans), default=NEVER)

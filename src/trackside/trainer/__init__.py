@@ -1,0 +1,25 @@
+"""Training: the trainer, its configs, and what its users handle."""
+
+from trackside.trainer.batch import Batch, DataloaderModule
+from trackside.trainer.config import TrainerConfig
+from trackside.trainer.learning_rate import SchedulerConfig, register_schedule
+from trackside.trainer.models import ModelConfig
+from trackside.trainer.optimizer import OptimizerConfig, register_optimizer
+from trackside.trainer.sharding import ParallelConfig
+from trackside.trainer.state import TrainState
+from trackside.trainer.trainer import LOGGER, TrainerModule
+
+__all__ = [
+    "LOGGER",
+    "Batch",
+    "DataloaderModule",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ParallelConfig",
+    "SchedulerConfig",
+    "TrainState",
+    "TrainerConfig",
+    "TrainerModule",
+    "register_optimizer",
+    "register_schedule",
+]

@@ -1,0 +1,76 @@
+"""What the loaders give: a batch, and the loaders of a data set by their use."""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from trackside.errors import DataError
+
+_registered: set[type] = set()
+
+
+@dataclass
+class Batch:
+    """Inputs and targets; a pytree. Subclasses may add fields, with `@dataclass` above them as usual."""
+
+    inputs: Any
+    targets: Any
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Batch":
+        """Register the class as a pytree, at its first instance."""
+        del args, kwargs
+        # A subclass gets its fields from the decorator, after the class statement: the first instance is the first
+        # moment at which all of them are known.
+        if cls not in _registered:
+            _register(cls)
+        return object.__new__(cls)
+
+    def __getitem__(self, index: Any) -> "Batch":
+        """The same part of every leaf, such as the first rows: `batch[:8]`."""
+        return slice_batch(self, index)
+
+
+def _register(cls: type) -> None:
+    _registered.add(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    try:
+        jax.tree_util.register_dataclass(cls, data_fields=names, meta_fields=[])
+    except ValueError as error:
+        if "uplicate" not in str(error):  # registered already by the decorator of another library
+            raise
+
+
+def slice_batch(batch: Any, index: Any) -> Any:
+    """The same part of every leaf of a batch, whether array or `jax.ShapeDtypeStruct`."""
+    return jax.tree.map(lambda leaf: _slice_leaf(leaf, index), batch)
+
+
+def _slice_leaf(leaf: Any, index: Any) -> Any:
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf[index]
+    return jax.eval_shape(lambda array: array[index], leaf)
+
+
+def batch_size(batch: Any) -> int:
+    """The number of examples in a batch: the length of its leaves, which all have to agree."""
+    sizes = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if getattr(leaf, "ndim", 0):
+            sizes[jax.tree_util.keystr(path, simple=True, separator=".")] = leaf.shape[0]
+    if not sizes:
+        raise DataError(f"batch: expected at least one array with a leading batch dimension, got {batch!r}")
+    if len(set(sizes.values())) > 1:
+        raise DataError(f"batch: the leading dimensions of its leaves differ: {sizes}")
+    return next(iter(sizes.values()))
+
+
+@dataclass
+class DataloaderModule:
+    """The loaders of a data set. Any iterable of batches will do; validation and test may be dicts of them."""
+
+    train_dataloader: Iterable | None = None
+    val_dataloader: Iterable | dict[str, Iterable] | None = None
+    test_dataloader: Iterable | dict[str, Iterable] | None = None

@@ -1,0 +1,68 @@
+"""The trainer's config."""
+
+from dataclasses import dataclass, field
+
+from trackside.callbacks import CallbackConfig
+from trackside.config import ConfigDict
+from trackside.errors import ConfigError, MetricError
+from trackside.logger import LoggerConfig
+from trackside.metrics import check_log_modes
+
+
+@dataclass
+class TrainerConfig(ConfigDict):
+    """How to train."""
+
+    seed: int = 0
+    """Seed of the parameters and of every training step."""
+    debug: bool = False
+    """Run training and evaluation without jit: slow, but every line can be stepped through and every value printed."""
+    donate_train_state: bool = True
+    """Let a step overwrite the state that it is given, which saves a copy of it; the old one cannot be used again."""
+    enable_progress_bar: bool = True
+    """Show a progress bar, on the main process only."""
+    gradient_accumulate_steps: int = 1
+    """Number of microbatches into which a batch is split before the parameters are updated once."""
+    gradient_accumulate_scan: bool = False
+    """Go through the microbatches by scan: compiles faster and needs less memory, may run a little slower."""
+    check_val_every_n_epoch: int = 1
+    """Validate after every so many epochs; -1 for never. Goes together with `check_val_every_n_steps`."""
+    check_val_every_n_steps: int = -1
+    """Validate after every so many steps; -1 for never. Goes together with `check_val_every_n_epoch`."""
+    check_for_nan: bool = True
+    """Stop training at the first step whose loss or gradient norm is not finite."""
+    log_grad_norm: bool = True
+    """Log the norm of the gradients."""
+    log_grad_norm_per_param: bool = False
+    """Log the norm of each parameter's gradient; many rows for a model with many parameters."""
+    log_param_norm: bool = True
+    """Log the norm of the parameters."""
+    log_param_norm_per_param: bool = False
+    """Log the norm of each parameter; many rows for a model with many parameters."""
+    log_intermediates: bool = False
+    """Log the scalars that the model records with `self.sow("intermediates", name, value)`."""
+    default_train_log_modes: list[str] = field(default_factory=lambda: ["mean"])
+    """How training metrics are logged: any of mean, mean_nopostfix, single, max, std. Validation logs the mean."""
+    intermediates_log_modes: list[str] = field(default_factory=lambda: ["mean"])
+    """How intermediates are logged; the same choices."""
+    logger: LoggerConfig | None = field(default_factory=LoggerConfig)
+    """The logger; None logs nothing."""
+    callbacks: list[CallbackConfig] = field(default_factory=list)
+    """Callbacks, in the order in which they are called."""
+    seed_eval: int = 0
+    """Seed of evaluation, so that models with randomness in evaluation give the same metrics each time."""
+    max_inflight_steps: int = 2
+    """How many steps the host may be ahead of the device; more hides longer pauses and holds more batches."""
+
+    def __post_init__(self) -> None:
+        for name in ("gradient_accumulate_steps", "max_inflight_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected a positive number, got {getattr(self, name)}")
+        for name in ("check_val_every_n_epoch", "check_val_every_n_steps"):
+            if getattr(self, name) == 0 or getattr(self, name) < -1:
+                raise ConfigError(f"{name}: expected a positive number, or -1 for never; got {getattr(self, name)}")
+        for name in ("default_train_log_modes", "intermediates_log_modes"):
+            try:
+                check_log_modes(getattr(self, name), name)
+            except MetricError as error:
+                raise ConfigError(str(error)) from None

@@ -1,0 +1,106 @@
+"""Evaluation and prediction: every example exactly once, with a bounded number of calls in flight.
+
+A last batch that cannot be split over the mesh runs whole on every device. Metrics are sums and counts over the global
+batch either way, so nothing is counted twice.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from trackside.errors import DataError
+from trackside.metrics import MetricLayout, Metrics
+from trackside.trainer.feed import BatchPlacement, BufferGuard, open_loader
+from trackside.trainer.sharding import replicated
+from trackside.trainer.state import Carry
+from trackside.trainer.step import EvalStep, StepCompiler
+
+
+class Evaluator:
+    """Runs an evaluation step, or a prediction, over a loader.
+
+    Args:
+        compiler: Compiles for the mesh.
+        placement: Places batches on the mesh.
+        max_inflight_steps: How many calls may be under way.
+    """
+
+    def __init__(self, compiler: StepCompiler, placement: BatchPlacement, max_inflight_steps: int):
+        self._compiler = compiler
+        self._placement = placement
+        self._max_inflight_steps = max_inflight_steps
+        self._calls: dict[Any, Callable] = {}
+
+    def evaluate(
+        self,
+        carry: Carry,
+        loader: Iterable,
+        eval_step: EvalStep,
+        layout: MetricLayout,
+        tracked: Callable[[Iterable], Iterable] = iter,
+    ) -> Metrics:
+        """Metrics over all batches of a loader, on the device.
+
+        Args:
+            carry: The state.
+            loader: The batches.
+            eval_step: The evaluation step.
+            layout: Its metrics.
+            tracked: Shows the progress of the iterator that it is given.
+        """
+        carry = carry._replace(opt_state=None)
+        vector = jax.device_put(layout.initial, replicated(self._compiler.mesh))
+
+        def build(shardings: Any) -> Callable:
+            return self._compiler.compile_eval(eval_step, layout, shardings)
+
+        in_flight: deque[tuple[Any, Any]] = deque()
+        for batch, call in self._calls_for(loader, ("eval", eval_step, layout), build, in_flight, tracked):
+            vector = call(carry, vector, batch)
+            in_flight.append((vector, batch))
+        return Metrics(layout, jax.block_until_ready(vector))
+
+    def predict(self, carry: Carry, loader: Iterable, predict_step: Callable) -> Any:
+        """The model's outputs for all examples of a loader, as numpy arrays."""
+        carry = carry._replace(opt_state=None)
+        outputs: list[Any] = []
+
+        def build(shardings: Any) -> Callable:
+            return self._compiler.compile_predict(predict_step, shardings)
+
+        in_flight: deque[tuple[Any, Any]] = deque()
+        for batch, call in self._calls_for(loader, ("predict", predict_step), build, in_flight, iter):
+            output = call(carry, batch)
+            in_flight.append((output, batch))
+            outputs.append(output)
+            if len(outputs) > self._max_inflight_steps:  # free the device of what is done
+                done = len(outputs) - 1 - self._max_inflight_steps
+                outputs[done] = jax.tree.map(np.asarray, outputs[done])
+        return jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *outputs)
+
+    def _calls_for(
+        self, loader: Iterable, key: tuple, build: Callable, in_flight: deque[tuple[Any, Any]], tracked: Callable
+    ) -> Iterable[tuple[Any, Callable]]:
+        """Each batch with the compiled call for its size, once there is room among the calls in flight."""
+        guard = BufferGuard(loader, self._max_inflight_steps)
+        num_batches = 0
+        for batch in tracked(open_loader(loader, "data_loader")):
+            batch = guard.protect(batch)
+            if num_batches == 0:
+                self._placement.check_structure(batch)
+            num_batches += 1
+            is_split = self._placement.is_divisible(batch)
+            if (*key, is_split) not in self._calls:
+                shardings = self._placement.shardings if is_split else replicated(self._compiler.mesh)
+                self._calls[(*key, is_split)] = build(shardings)
+            if len(in_flight) >= self._max_inflight_steps:
+                jax.block_until_ready(in_flight.popleft()[0])
+            yield (self._placement(batch) if is_split else batch), self._calls[(*key, is_split)]
+            if guard.on_probation:
+                jax.block_until_ready([result for result, _ in in_flight])
+                in_flight.clear()
+        if num_batches == 0:
+            raise DataError("data_loader: gave no batch to evaluate; an iterator can be gone through only once")

@@ -1,0 +1,159 @@
+"""From a loader's batch to the arguments of a compiled call.
+
+Two things are decided here. *How a batch travels*: on CPU, numpy goes straight into the compiled call, which is the
+fastest way for any size; to an accelerator it is sent ahead, so that the transfer runs beside the step before.
+*Who owns its memory*: JAX may read a numpy array until the call has completed, so a loader that refills its arrays
+would change batches under a running step. Such loaders are recognised by their addresses, and their batches copied.
+
+No batch is read ahead of the step that uses it, so that the position that a loader reports is always the trainer's.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from trackside.errors import DataError
+from trackside.trainer.batch import batch_size
+from trackside.trainer.sharding import batch_axes, batch_specs, num_batch_shards, to_shardings
+
+LOGGER = logging.getLogger(__name__)
+
+
+class BufferGuard:
+    """Tells whether a loader writes again into arrays that are still in use, and copies from then on.
+
+    Args:
+        loader: The loader. Lists and tuples run no code between batches and are never suspected.
+        num_in_flight: How many calls may be under way while the loader makes the next batch.
+    """
+
+    def __init__(self, loader: Any, num_in_flight: int):
+        self.trusted = isinstance(loader, list | tuple)
+        self.copies = False
+        # The batches are held beside their addresses: memory that is free may be given out again for a good reason.
+        self._recent: deque[tuple[frozenset[int], Any]] = deque(maxlen=num_in_flight)
+        self._num_in_flight = num_in_flight
+        self._num_seen = 0
+
+    @property
+    def on_probation(self) -> bool:
+        """Whether each call has to complete before the next batch is asked for, since nothing is known yet.
+
+        The loader has refilled an array before its address is seen for the second time; until enough batches have
+        shown that this does not happen, no call may be under way meanwhile.
+        """
+        return not self.trusted and not self.copies and self._num_seen <= self._num_in_flight
+
+    def protect(self, batch: Any) -> Any:
+        """The batch, or a copy of it if the loader may write into it."""
+        if self.trusted:
+            return batch
+        self._num_seen += 1
+        if not self.copies:
+            self._look_at(batch)
+        return jax.tree.map(_copied, batch) if self.copies else batch
+
+    def _look_at(self, batch: Any) -> None:
+        addresses = frozenset(
+            leaf.__array_interface__["data"][0]
+            for leaf in jax.tree.leaves(batch)
+            if type(leaf) is np.ndarray and leaf.size
+        )
+        if any(addresses & recent for recent, _ in self._recent):
+            self.copies = True
+            if self._num_seen > self._num_in_flight + 1:
+                LOGGER.warning(
+                    "the loader began to reuse the memory of its batches at batch %d: the batch before it may have "
+                    "been overwritten while it was trained on; from here on batches are copied",
+                    self._num_seen,
+                )
+        self._recent.append((addresses, batch))
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+class BatchPlacement:
+    """Places batches on a mesh.
+
+    Args:
+        mesh: The mesh.
+        exmp_batch: A batch of the usual form.
+        num_microbatches: Into how many parts a training step splits a batch.
+    """
+
+    def __init__(self, mesh: Mesh, exmp_batch: Any, num_microbatches: int = 1):
+        self.mesh = mesh
+        self.num_microbatches = num_microbatches
+        self.specs = batch_specs(mesh, exmp_batch)
+        self.shardings = to_shardings(mesh, self.specs)
+        self._structure = jax.tree.structure(exmp_batch)
+        self._place = self._choose_way()
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch in the form in which the compiled call takes it fastest."""
+        return self._place(batch)
+
+    def _choose_way(self) -> Callable[[Any], Any]:
+        if jax.process_count() > 1:
+            return lambda batch: jax.tree.map(jax.make_array_from_process_local_data, self.shardings, batch)
+        if jax.default_backend() == "cpu":
+            return lambda batch: batch
+        return lambda batch: jax.device_put(batch, self.shardings)
+
+    def check_train_batch(self, batch: Any) -> None:
+        """Raise if a training step cannot take this batch."""
+        self.check_structure(batch)
+        size = batch_size(batch) * (jax.process_count() if not _is_global(batch) else 1)
+        if size % self.num_microbatches:
+            raise DataError(
+                f"batch of {size} examples: not divisible by gradient_accumulate_steps={self.num_microbatches}; "
+                f"change either, or let the loader drop its last, smaller batch"
+            )
+        shards = num_batch_shards(self.mesh)
+        if (size // self.num_microbatches) % shards:
+            per_part = f" in {self.num_microbatches} microbatches" if self.num_microbatches > 1 else ""
+            raise DataError(
+                f"batch of {size} examples{per_part}: not divisible by the {shards} devices along "
+                f"{batch_axes(self.mesh)}; change the batch size or the mesh, or let the loader drop its last, smaller "
+                "batch"
+            )
+
+    def check_structure(self, batch: Any) -> None:
+        """Raise if a batch has another form than the example batch."""
+        structure = jax.tree.structure(batch)
+        if structure != self._structure:
+            raise DataError(
+                f"the loader's batches differ in structure from the example batch: {structure} against "
+                f"{self._structure}; build the trainer with a batch of the loader's form"
+            )
+
+    def is_divisible(self, batch: Any) -> bool:
+        """Whether an evaluation batch can be split over the mesh; otherwise it runs whole on every device."""
+        return self.mesh.size == 1 or batch_size(batch) % num_batch_shards(self.mesh) == 0
+
+
+def _is_global(batch: Any) -> bool:
+    return any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(batch))
+
+
+def open_loader(loader: Iterable, what: str) -> Iterator:
+    """An iterator over a loader's batches, or an error that says what is wrong with the loader."""
+    try:
+        return iter(loader)
+    except TypeError:
+        raise DataError(f"{what}: expected an iterable of batches, got {type(loader).__name__}") from None
+
+
+def loader_length(loader: Any) -> int | None:
+    """The number of batches, if the loader knows."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None

@@ -1,0 +1,203 @@
+"""Loss and gradients of a batch, in one piece or by microbatches.
+
+The result is the same either way, within float tolerance: each microbatch counts as much as its items, which is the
+count of its `loss` metric, or its number of examples where it has none.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from trackside.errors import MetricError
+from trackside.metrics import StepMetric, add_step_metrics, split_log_modes
+from trackside.metrics.step import count_as_float
+from trackside.trainer.batch import batch_size
+
+
+class LossResult(NamedTuple):
+    """What a loss function says of a batch."""
+
+    loss: jax.Array
+    metrics: dict[str, StepMetric]
+    mutable_variables: Any
+
+
+@dataclass
+class LossEvaluator:
+    """Calls the user's loss function and brings what it returns into one form.
+
+    Log modes are strings and cannot leave `grad`; they are kept here while the step is traced.
+    """
+
+    loss_function: Callable
+    """`loss_function(params, apply_fn, batch, rng, train)`."""
+    bind: Callable
+    """Gives the apply function for mutable variables and a key."""
+    intermediates_log_modes: tuple[str, ...] | None = None
+    """How intermediates are logged; None leaves them out."""
+    log_modes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __call__(self, params: Any, mutable_variables: Any, batch: Any, rng: Any, train: bool) -> LossResult:
+        """The loss, metrics and new mutable variables of a batch."""
+        apply_fn = self.bind(mutable_variables, rng)
+        returned = self.loss_function(params, apply_fn, batch, rng, train=train)
+        loss, step_metrics, updates = _check_structure(returned)
+        metrics, modes = split_log_modes(step_metrics)
+        updates = dict(updates or {})
+        intermediates = updates.pop("intermediates", None)
+        if intermediates and self.intermediates_log_modes is not None:
+            scalars, _ = split_log_modes(name_intermediates(intermediates))
+            metrics.update(scalars)
+            modes.update(dict.fromkeys(scalars, self.intermediates_log_modes))
+        if "loss" not in metrics:
+            num_examples = batch_size(batch)
+            metrics.update(split_log_modes({"loss": {"value": loss * num_examples, "count": num_examples}})[0])
+        self.log_modes.update(modes)
+        return LossResult(loss, metrics, _kept(mutable_variables, updates))
+
+
+def _check_structure(returned: Any) -> tuple[jax.Array, Any, Any]:
+    expected = "loss_function: expected it to return loss, (metrics, mutable_variables)"
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        raise MetricError(f"{expected}; got {_describe(returned)}")
+    loss, aux = returned
+    if not (isinstance(aux, tuple) and len(aux) == 2):
+        raise MetricError(f"{expected}; got loss, {_describe(aux)}. Without mutable variables: loss, (metrics, None)")
+    loss = jnp.asarray(loss)
+    if loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
+        raise MetricError(f"loss_function: expected a scalar float as loss, got {loss.dtype}{list(loss.shape)}")
+    return loss, *aux
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return type(value).__name__
+
+
+def _kept(mutable_variables: Any, updates: dict[str, Any]) -> Any:
+    """The new mutable variables: collections that the model had from the start, with unchanged form."""
+    kept = dict(mutable_variables or {})
+    for name, new in updates.items():
+        if name not in kept:
+            continue  # sown into, but not part of the model's state
+        old_form, new_form = _form(kept[name]), _form(new)
+        if old_form != new_form:
+            raise MetricError(
+                f"mutable variables {name!r}: a step must keep their form; they were {old_form} and became {new_form}"
+            )
+        kept[name] = new
+    return kept
+
+
+def _form(tree: Any) -> dict[str, str]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def name_intermediates(intermediates: Any) -> dict[str, Any]:
+    """The values that a model has sown, by their path: `intermediates/block_0/scale`.
+
+    A value that is sown once keeps that name; of several, the later ones get a number.
+    """
+    named: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(intermediates):
+        keys = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
+        if isinstance(path[-1], jax.tree_util.SequenceKey):
+            keys = keys[:-1] if path[-1].idx == 0 else [*keys[:-2], f"{keys[-2]}_{keys[-1]}"]
+        named["/".join(["intermediates", *keys])] = leaf
+    return named
+
+
+def compute_gradients(
+    evaluate: LossEvaluator,
+    params: Any,
+    mutable_variables: Any,
+    batch: Any,
+    rng: Any,
+    num_microbatches: int = 1,
+    use_scan: bool = False,
+) -> tuple[LossResult, Any]:
+    """Loss, metrics and gradients of a batch.
+
+    Args:
+        evaluate: The loss.
+        params: The parameters.
+        mutable_variables: Batch statistics and the like; each microbatch sees those of the one before.
+        batch: The whole batch.
+        rng: The step's key; microbatches fold in their number.
+        num_microbatches: Into how many parts the batch is split.
+        use_scan: Whether to go through them by scan.
+
+    Returns:
+        The result for the whole batch and the gradients.
+    """
+
+    def loss_of(params: Any, mutable_variables: Any, batch: Any, rng: Any) -> tuple[jax.Array, LossResult]:
+        with jax.named_scope("loss"):
+            result = evaluate(params, mutable_variables, batch, rng, train=True)
+        return result.loss, result
+
+    gradient_of = jax.value_and_grad(loss_of, has_aux=True)
+    if num_microbatches == 1:
+        (_, result), grads = gradient_of(params, mutable_variables, batch, rng)
+        return result, grads
+    parts = split_batch(batch, num_microbatches)
+
+    def add_part(total: Any, index: Any) -> tuple[Any, tuple[jax.Array, dict[str, StepMetric]]]:
+        grads, loss, mutable = total
+        part = jax.tree.map(lambda leaf: leaf[index], parts)
+        (_, result), part_grads = gradient_of(params, mutable, part, jax.random.fold_in(rng, index))
+        weight = count_as_float(result.metrics["loss"].num_items)
+        grads = jax.tree.map(lambda total, grad: total + weight * grad.astype(total.dtype), grads, part_grads)
+        loss = loss + weight * result.loss.astype(jnp.float32)
+        return (grads, loss, result.mutable_variables), (weight, result.metrics)
+
+    total = (jax.tree.map(_accumulator_like, params), jnp.zeros((), jnp.float32), mutable_variables)
+    if use_scan:
+        total, stacked = jax.lax.scan(add_part, total, jnp.arange(num_microbatches))
+        said = [jax.tree.map(lambda leaf, at=at: leaf[at], stacked) for at in range(num_microbatches)]
+    else:
+        said = []
+        for index in range(num_microbatches):
+            total, one = add_part(total, index)
+            said.append(one)
+    return _whole(params, total, said)
+
+
+def _whole(params: Any, total: Any, said: list[tuple[jax.Array, dict[str, StepMetric]]]) -> tuple[LossResult, Any]:
+    """The microbatches' sums as the result of the whole batch."""
+    grads, loss, mutable_variables = total
+    weight, metrics = said[0]
+    for other_weight, other_metrics in said[1:]:
+        weight = weight + other_weight
+        metrics = add_step_metrics(metrics, other_metrics)
+    # A batch without any item has no gradient; it must not turn into 0 / 0.
+    scale = 1 / jnp.where(weight > 0, weight, 1)
+    grads = jax.tree.map(lambda grad, param: (grad * scale).astype(param.dtype), grads, params)
+    return LossResult(loss * scale, metrics, mutable_variables), grads
+
+
+def _accumulator_like(param: jax.Array) -> jax.Array:
+    """Zeros in which gradients add up: in float32 at least, where the parameter has fewer bits."""
+    return jnp.zeros_like(param, dtype=jnp.promote_types(param.dtype, jnp.float32))
+
+
+def split_batch(batch: Any, num_parts: int) -> Any:
+    """Give every leaf a leading dimension of microbatches.
+
+    Examples are dealt out in turn and not cut in blocks, so that on a mesh each device's examples stay where they are.
+    """
+
+    def split(leaf: Any) -> Any:
+        if not jnp.ndim(leaf):
+            return jnp.broadcast_to(leaf, (num_parts,))
+        dealt = leaf.reshape(leaf.shape[0] // num_parts, num_parts, *leaf.shape[1:])
+        return jnp.swapaxes(dealt, 0, 1)
+
+    return jax.tree.map(split, batch)

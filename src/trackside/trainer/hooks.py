@@ -1,0 +1,88 @@
+"""The trainer's own hooks, for subclasses, and how they are called together with the callbacks'."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trackside.callbacks import CallbackList
+
+
+class TrainerHooks:
+    """Methods that a trainer may override. Each is called before the callbacks' method of the same name."""
+
+    def on_training_start(self) -> None:
+        """Called before training starts, for additional set-up."""
+
+    def on_training_end(self) -> None:
+        """Called after training has finished."""
+
+    def on_training_epoch_start(self, epoch_idx: int) -> None:
+        """Called at the start of each training epoch.
+
+        Args:
+            epoch_idx: Index of the epoch, from 1.
+        """
+
+    def on_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
+        """Called at the end of each training epoch.
+
+        Args:
+            train_metrics: The epoch's metrics. What is added here is logged as well.
+            epoch_idx: Index of the epoch.
+        """
+
+    def on_validation_epoch_start(self, epoch_idx: int, step_idx: int) -> None:
+        """Called at the start of each validation.
+
+        Args:
+            epoch_idx: Index of the training epoch.
+            step_idx: Index of the training step.
+        """
+
+    def on_validation_epoch_end(self, eval_metrics: dict[str, Any], epoch_idx: int, step_idx: int) -> None:
+        """Called at the end of each validation.
+
+        Args:
+            eval_metrics: The metrics. What is added here is logged as well.
+            epoch_idx: Index of the training epoch.
+            step_idx: Index of the training step.
+        """
+
+    def on_test_epoch_start(self, epoch_idx: int) -> None:
+        """Called at the start of each test.
+
+        Args:
+            epoch_idx: Index of the training epoch.
+        """
+
+    def on_test_epoch_end(self, test_metrics: dict[str, Any], epoch_idx: int) -> None:
+        """Called at the end of each test.
+
+        Args:
+            test_metrics: The metrics. What is added here is logged as well.
+            epoch_idx: Index of the training epoch.
+        """
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """The trainer's hooks and its callbacks', called in this order."""
+
+    trainer: TrainerHooks
+    callbacks: CallbackList
+    run_validation: Callable[[int], dict[str, float]] | None = None
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether anybody has to hear of each step."""
+        return self.callbacks.wants_steps
+
+    def validate(self, epoch: int, /) -> dict[str, float]:
+        """Evaluate on the validation set, with hooks and log row."""
+        return self.run_validation(epoch) if self.run_validation is not None else {}
+
+    def call(self, hook: str, *args: Any) -> None:
+        """Call a hook of the trainer, then of its callbacks."""
+        if hook != "on_training_step":  # callbacks only
+            getattr(self.trainer, hook)(*args)
+        self.callbacks.call(hook, *args)

@@ -1,0 +1,80 @@
+"""The first training state, created where it belongs: no array is ever whole on one device first."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, PartitionSpec
+
+from trackside.trainer.models import ModelAdapter
+from trackside.trainer.sharding import optimizer_specs, param_specs, to_shardings, use_mesh_in_trace
+from trackside.trainer.state import Carry
+
+
+def init_carry(
+    adapter: ModelAdapter,
+    tx: optax.GradientTransformation,
+    run_model_init: Callable[[Any, Any], dict[str, Any]],
+    exmp_input: Any,
+    seed: int,
+    mesh: Mesh,
+    fsdp_min_weight_size: int,
+) -> tuple[Carry, Carry]:
+    """Initialise parameters and optimizer on the mesh.
+
+    Args:
+        adapter: The model.
+        tx: The optimizer.
+        run_model_init: Makes the model's variables from an input and a key.
+        exmp_input: An input to the model; arrays, or `jax.ShapeDtypeStruct`.
+        seed: The training's seed.
+        mesh: The mesh.
+        fsdp_min_weight_size: From which size on parameters are split.
+
+    Returns:
+        The state, and its shardings.
+    """
+
+    def make_variables(exmp_input: Any) -> tuple[dict[str, Any], Any]:
+        init_rng, step_rng = jax.random.split(jax.random.key(seed))
+        with use_mesh_in_trace(mesh):
+            variables = dict(run_model_init(exmp_input, init_rng))
+        variables.pop("intermediates", None)
+        return variables, jax.random.key_data(step_rng)
+
+    def make_carry(exmp_input: Any) -> Carry:
+        boxed, rng = make_variables(exmp_input)
+        variables = adapter.unbox(boxed)
+        params = variables.pop("params", {})
+        return Carry(jnp.zeros((), jnp.int32), params, variables, tx.init(params), rng)
+
+    is_abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(exmp_input))
+    boxed, _ = jax.eval_shape(make_variables, exmp_input)
+    specs = _carry_specs(
+        jax.eval_shape(make_carry, exmp_input), adapter.partition_specs(boxed), mesh, fsdp_min_weight_size
+    )
+    shardings = to_shardings(mesh, specs)
+    if is_abstract:  # the zeros are made inside, and cost nothing if the model looks at shapes only
+        zeros_of = exmp_input
+        carry = jax.jit(lambda: make_carry(jax.tree.map(_zeros, zeros_of)), out_shardings=shardings)()
+    else:
+        carry = jax.jit(make_carry, out_shardings=shardings)(exmp_input)
+    return carry, shardings
+
+
+def _zeros(leaf: Any) -> Any:
+    return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+
+def _carry_specs(carry: Carry, wanted: dict[str, Any], mesh: Mesh, min_weight_size: int) -> Carry:
+    wanted = dict(wanted)
+    params = param_specs(mesh, carry.params, wanted.pop("params", {}), min_weight_size)
+    return Carry(
+        step=PartitionSpec(),
+        params=params,
+        mutable_variables=param_specs(mesh, carry.mutable_variables, wanted, min_weight_size),
+        opt_state=optimizer_specs(mesh, carry.opt_state, carry.params, params, min_weight_size),
+        rng=PartitionSpec(),
+    )

@@ -1,0 +1,340 @@
+"""The training loop.
+
+What happens, in order:
+
+    on_training_start
+    for each epoch:
+        on_training_epoch_start
+        for each step: batch, room among the steps in flight, call
+            when a step has completed: finite check, its log row if one is due, on_training_step
+            at a boundary: validation if one is due, with its own hooks
+        on_training_epoch_end, the epoch's row, validation if one is due
+    on_training_end
+
+The loop runs from boundary to boundary. In between it only feeds the device: it waits for the call before the last
+`max_inflight_steps`, which bounds what is queued, and learns from that call's report whether the step was finite. Log
+rows are written when their step is retired in this way, so a log row never waits for the device.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.errors import DataError
+from trackside.logger import Logger
+from trackside.metrics import HostMetrics, MetricLayout
+from trackside.profiling.compiles import CompileCounter, compile_counter
+from trackside.schedule import At, Every, Plan, next_boundary
+from trackside.trainer.feed import BatchPlacement, BufferGuard, open_loader
+from trackside.trainer.goal import Goal, Position
+from trackside.trainer.progress import ProgressBar
+from trackside.trainer.state import Carry
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call of the compiled step: what the loop, the ledger and the callbacks know of it."""
+
+    first_step: int
+    """Index of its first step."""
+    num_steps: int
+    """How many steps it made."""
+    epoch: int
+    started_s: float
+    """When the loop began to get its batch."""
+    dispatched_s: float
+    """When the call returned, which is before the device is done."""
+    report: jax.Array
+    """The metrics after the call. Ready when the call has completed."""
+    batch: Any
+    """The batch, which must stay unchanged until then."""
+    is_logged: bool = False
+    """Whether a log row is due after it."""
+
+    @property
+    def last_step(self) -> int:
+        """Index of its last step."""
+        return self.first_step + self.num_steps - 1
+
+
+class LoopHooks(Protocol):
+    """What the loop calls outside the device's work."""
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether anybody has to hear of each step."""
+        ...
+
+    def call(self, hook: str, *args: Any) -> None:
+        """Call a hook of the trainer and of every callback."""
+        ...
+
+    def validate(self, epoch: int, /) -> dict[str, float]:
+        """Evaluate on the validation set, with hooks and log row."""
+        ...
+
+
+@dataclass
+class TrainLoop:
+    """One run of the loop, from a position to a goal."""
+
+    call: Callable[[Carry, Any, Any], tuple[Carry, Any]]
+    layout: MetricLayout
+    fresh_vector: Any
+    """The metrics before any step, on the device. Never donated, so it serves every reset."""
+    placement: BatchPlacement
+    position: Position
+    goal: Goal
+    loader: Iterable
+    logger: Logger
+    hooks: LoopHooks
+    bar: ProgressBar
+    max_inflight_steps: int = 2
+    log_every_n_steps: int = -1
+    check_val_every_n_steps: int = -1
+    check_val_every_n_epoch: int = -1
+    clock: Clock = SYSTEM_CLOCK
+    plans: list[Plan] = field(default_factory=list)
+    status: str = ""
+    """Why training stopped before its goal; empty while it goes on."""
+    results: dict[str, dict[str, float]] = field(default_factory=dict)
+    train_metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the last epoch, or of the current one up to the last validation."""
+
+    def __post_init__(self) -> None:
+        self._window: deque[CallRecord] = deque()
+        self._compiles: CompileCounter = compile_counter()
+        self._is_first_call = True
+        self._log_plan = Every(self.log_every_n_steps, "log_every_n_steps")
+        self._val_plan = Every(self.check_val_every_n_steps, "check_val_every_n_steps")
+        self._all_plans = [self._log_plan, self._val_plan, At(self.goal.last_step), *self.plans]
+        if self.position.vector is None:
+            self.position.vector = self.fresh_vector
+
+    def run(self) -> None:
+        """Train until the goal is reached or something stops it."""
+        self.hooks.call("on_training_start")
+        while not self.status and not self.goal.is_reached(self.position):
+            self._start_epoch()
+            self._train_epoch()
+            self._end_epoch()
+        self.hooks.call("on_training_end")
+
+    def request_stop(self, status: str) -> None:
+        """Stop after the current step."""
+        self.status = self.status or status
+
+    def _start_epoch(self) -> None:
+        position = self.position
+        is_new = not position.is_epoch_open
+        if is_new:
+            position.epoch += 1
+            position.epoch_start_step = position.step
+            position.epoch_totals = None
+            position.is_epoch_open = True
+        goes_on = position.loader is self.loader and position.batches is not None
+        if not goes_on or (is_new and not self.goal.loader_goes_on):
+            self._open_loader()
+        self.logger.start_epoch(position.epoch, position.step, "train")
+        self.bar.start_epoch(position.epoch)
+        self.hooks.call("on_training_epoch_start", position.epoch)
+
+    def _open_loader(self) -> None:
+        position = self.position
+        position.loader = self.loader
+        position.batches = open_loader(self.loader, "train_loader")
+        position.guard = BufferGuard(self.loader, self.max_inflight_steps)
+
+    def _train_epoch(self) -> None:
+        position, epoch_end = self.position, self.goal.epoch_end(self.position)
+        while position.step < epoch_end and not self.status:
+            boundary = min(epoch_end, next_boundary(self._all_plans, position.step))
+            step_before = position.step
+            is_exhausted = not self._run_until(boundary)
+            if position.step > step_before:
+                self._at_boundary()
+            if is_exhausted and not self._continue_loader(is_empty=position.step == step_before):
+                break
+
+    def _run_until(self, boundary: float) -> bool:
+        """Train up to a boundary.
+
+        This is the hot loop: whatever is added here is paid for at every step.
+
+        Returns:
+            False if the loader ran out of batches before.
+        """
+        position, window, now = self.position, self._window, self.clock.now
+        guard, batches, call, place = position.guard, position.batches, self.call, self.placement
+        assert guard is not None
+        assert batches is not None
+        num_steps = 1
+        while position.step < boundary and not self.status:
+            started_s = now()
+            try:
+                batch = guard.protect(next(batches))
+            except StopIteration:
+                return False
+            if self._is_first_call:
+                self._check_first(batch)
+            batch = place(batch)
+            if len(window) >= self.max_inflight_steps:
+                self._retire(window.popleft())
+            num_compiles, called_s = self._compiles.num_events, now()
+            try:
+                position.carry, position.vector = call(position.carry, position.vector, batch)
+            except Exception:
+                self.placement.check_train_batch(batch)  # most calls that fail were given a batch that cannot work
+                raise
+            dispatched_s = now()
+            if self._compiles.num_events != num_compiles:
+                self.logger.exclude_time(dispatched_s - called_s)
+            first_step = position.step + 1
+            position.step += num_steps
+            window.append(
+                CallRecord(first_step, num_steps, position.epoch, started_s, dispatched_s, position.vector, batch)
+            )
+            if guard.on_probation:
+                self._retire_all()
+        return True
+
+    def _check_first(self, batch: Any) -> None:
+        self._is_first_call = False
+        self.placement.check_train_batch(batch)
+
+    def _at_boundary(self) -> None:
+        position = self.position
+        if self._log_plan.is_due(position.step):
+            if self._window:
+                self._window[-1].is_logged = True
+                position.vector = self.fresh_vector
+            else:  # already retired, as on probation
+                self._settle()
+                self._log_interval(position.step)
+        if self._val_plan.is_due(position.step) and not self._validates_after_epoch():
+            self._settle()
+            self._validate(f"val_step_{position.step}")
+
+    def _validates_after_epoch(self) -> bool:
+        """Whether the validation after this epoch comes at this very step and will serve for both."""
+        position = self.position
+        return position.step >= self.goal.epoch_end(position) and self._is_epoch_validated()
+
+    def _is_epoch_validated(self) -> bool:
+        return self.check_val_every_n_epoch > 0 and self.position.epoch % self.check_val_every_n_epoch == 0
+
+    def _continue_loader(self, is_empty: bool) -> bool:
+        """Start the loader again where an epoch is longer than one pass over it."""
+        position = self.position
+        if position.step == position.epoch_start_step or (is_empty and self.goal.loader_goes_on):
+            raise DataError(
+                f"train_loader: gave no batch at step {position.step + 1} in epoch {position.epoch}. An iterator can "
+                "be gone through only once: pass a loader that starts anew each time, or fewer epochs"
+            )
+        if not self.goal.loader_goes_on:
+            return False
+        self._open_loader()
+        return True
+
+    def _retire(self, record: CallRecord) -> None:
+        """Wait for a call and do what was waiting for it."""
+        report = np.asarray(record.report)
+        if report[0] and not self.status:
+            self._stop_at_non_finite(record, report)
+        if record.is_logged:
+            self._add_to_totals(HostMetrics(self.layout, report))
+            self._log_interval(record.last_step)
+        if self.hooks.wants_steps:
+            step_metrics = HostMetrics(self.layout, report).last_step()
+            self.hooks.call("on_training_step", step_metrics, record.epoch, record.last_step)
+        if record.dispatched_s >= self.bar.next_refresh_s:
+            self.bar.show(record.last_step, HostMetrics(self.layout, report).last_step(), self.clock.now())
+
+    def _retire_all(self) -> None:
+        while self._window:
+            self._retire(self._window.popleft())
+
+    def _settle(self) -> None:
+        """Wait for all steps in flight and take their metrics to the host, so that the totals are complete."""
+        self._retire_all()
+        position = self.position
+        if position.vector is not self.fresh_vector:
+            self._add_to_totals(HostMetrics(self.layout, np.asarray(position.vector)))
+            position.vector = self.fresh_vector
+
+    def _add_to_totals(self, metrics: HostMetrics) -> None:
+        position = self.position
+        if position.epoch_totals is None:
+            position.epoch_totals = HostMetrics(self.layout)
+        position.epoch_totals.merge(metrics)
+        if position.interval is None:
+            position.interval = metrics
+        else:
+            position.interval.merge(metrics)
+
+    def _log_interval(self, step: int) -> None:
+        interval, self.position.interval = self.position.interval, None
+        if interval is not None:
+            self.logger.log_row(interval.compute(), step)
+
+    def _stop_at_non_finite(self, record: CallRecord, report: np.ndarray) -> None:
+        self.request_stop("nan")
+        values = HostMetrics(self.layout, report).last_step()
+        shown = {name: value for name, value in values.items() if name == "loss" or not math.isfinite(value)}
+        LOGGER.error(
+            "step %d: the loss or the gradient norm is not finite (%s); training stops",
+            record.last_step,
+            ", ".join(f"{name}={value:g}" for name, value in shown.items()),
+        )
+        self.logger.found_nans = True
+        self.logger.events.write(
+            "non_finite", step=record.last_step, values={name: str(value) for name, value in shown.items()}
+        )
+
+    def _end_epoch(self) -> None:
+        position = self.position
+        self._settle()
+        totals = position.epoch_totals
+        metrics: dict[str, Any] = totals.compute() if totals is not None else {}
+        self.hooks.call("on_training_epoch_end", metrics, position.epoch)
+        self.train_metrics = self.logger.end_epoch(metrics, position.step)
+        length = self.goal.steps_per_epoch
+        was_cut = length is not None and position.step - position.epoch_start_step < length
+        position.is_epoch_open = was_cut and self.goal.is_reached(position)
+        if not self.status and self._is_epoch_validated():
+            self._validate(f"val_epoch_{position.epoch}")
+            if self._val_plan.is_due(position.step):
+                self.results[f"val_step_{position.step}"] = self.results[f"val_epoch_{position.epoch}"]
+
+    def _validate(self, key: str) -> None:
+        metrics = self.hooks.validate(self.position.epoch)
+        if not metrics:
+            return
+        self.results[key] = metrics
+        if key.startswith("val_step") and self.position.epoch_totals is not None:
+            self.train_metrics = self.position.epoch_totals.compute()
+        best = self.position.best
+        if not best or validation_loss(metrics) < validation_loss(best["val"]):
+            self.position.best = {"train": self.train_metrics, "val": metrics}
+
+    def close(self) -> None:
+        """Keep what can be kept when an error ends the loop: rows whose steps have completed are logged."""
+        try:
+            self._retire_all()
+        except Exception:
+            LOGGER.warning("the last steps before the error could not be logged", exc_info=True)
+
+
+def validation_loss(metrics: dict[str, float]) -> float:
+    """The loss by which validations are compared: `loss`, or that of the first data set; infinite if not finite."""
+    named = metrics.get("loss", next((value for name, value in metrics.items() if name.endswith("_loss")), math.inf))
+    return named if math.isfinite(named) else math.inf

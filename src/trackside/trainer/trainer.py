@@ -1,0 +1,285 @@
+"""The trainer: training, evaluation and saved states on what the set-up has built."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from trackside.callbacks import CallbackList
+from trackside.errors import ConfigError
+from trackside.metrics import Metrics, to_host_metrics
+from trackside.trainer import summary
+from trackside.trainer.batch import DataloaderModule
+from trackside.trainer.feed import loader_length
+from trackside.trainer.goal import Goal, Position
+from trackside.trainer.hooks import Hooks
+from trackside.trainer.loop import TrainLoop
+from trackside.trainer.progress import ProgressBar, is_shown, track
+from trackside.trainer.restore import restore_carry, restore_loaders
+from trackside.trainer.setup import TrainerSetup
+from trackside.trainer.sharding import replicated
+from trackside.trainer.state import TrainState
+
+LOGGER = logging.getLogger(__name__)
+
+Loaders = Iterable | dict[str, Iterable]
+
+
+class TrainerModule(TrainerSetup):
+    """Trains, evaluates and logs a model. Subclasses define `loss_function`.
+
+    Args:
+        trainer_config: How to train.
+        model_config: Which model, on which mesh.
+        optimizer_config: Which optimizer.
+        batch: A batch from which shapes are inferred: arrays, or `jax.ShapeDtypeStruct` where the model's code has no
+            `jax.debug` statements.
+        mesh: A mesh to train on instead of the one that the model config describes.
+    """
+
+    # --- training -----------------------------------------------------------------------------------------------
+
+    def set_dataset(self, dataset: DataloaderModule) -> None:
+        """Set the loaders of the trainer and of its callbacks."""
+        self.dataset = dataset
+        for callback in self.callbacks:
+            callback.set_dataset(dataset)
+
+    def train_model(
+        self,
+        train_loader: Iterable,
+        val_loader: Loaders | None = None,
+        test_loader: Loaders | None = None,
+        num_epochs: int | None = None,
+        num_train_steps: int | None = None,
+        steps_per_epoch: int | None = None,
+    ) -> dict[str, dict[str, float]]:
+        """Train until the given number of epochs or steps, counted from step 0, is reached.
+
+        Epoch and step indices start at 1.
+
+        Args:
+            train_loader: Batches to train on: any iterable.
+            val_loader: Batches to validate on; of a dict of loaders, each is evaluated and its key prefixed to the
+                metrics (`DATAKEY_METRICKEY`); None for no validation.
+            test_loader: Batches on which the best model is tested at the end; a dict likewise.
+            num_epochs: Number of epochs. Either this or `num_train_steps`.
+            num_train_steps: Number of steps.
+            steps_per_epoch: Steps per epoch, if it shall not be one pass over the loader.
+
+        Returns:
+            `train` and `val` metrics of the best model, those of each validation as `val_epoch_<n>` and
+            `val_step_<n>`, and those of the test.
+        """
+        goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
+        self._check_trainable()
+        loop = self._build_loop(train_loader, val_loader, goal)
+        status = "error"
+        try:
+            self.logger.on_training_start()
+            self.log_training_info(
+                num_epochs, num_train_steps, goal.steps_per_epoch, train_loader, val_loader, test_loader
+            )
+            if val_loader is not None and not goal.is_reached(self._position):
+                self.test_eval_function(val_loader)
+            loop.run()
+            results = {**loop.results, **(self._position.best or {"train": loop.train_metrics})}
+            if test_loader is not None and not loop.status:
+                results["test"] = self.test_model(test_loader, apply_callbacks=True, epoch_idx=self._position.epoch)
+            status = loop.status or "success"
+            return results
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            self._close(loop, status)
+
+    def _check_trainable(self) -> None:
+        if self._position.carry.opt_state is None:
+            raise ConfigError("state: it has no optimizer state, so it can be evaluated but not trained")
+
+    def _build_loop(self, train_loader: Iterable, val_loader: Loaders | None, goal: Goal) -> TrainLoop:
+        config = self.trainer_config
+        layout = self.init_train_metrics().layout
+        if self._train_call is None:
+            self._train_call = self._compiler.compile_train(self._train_step, layout, self._placement.shardings)
+            self._fresh_vector = jax.device_put(layout.initial, replicated(self.mesh))
+        validates = val_loader is not None
+        return TrainLoop(
+            call=self._train_call,
+            layout=layout,
+            fresh_vector=self._fresh_vector,
+            placement=self._placement,
+            position=self._position,
+            goal=goal,
+            loader=train_loader,
+            logger=self.logger,
+            hooks=Hooks(self, self.callbacks, lambda epoch: self._eval_model_in_train_loop(val_loader, epoch)),
+            bar=ProgressBar(self._shows_bar, self.global_step, goal.last_step, goal.num_epochs),
+            max_inflight_steps=config.max_inflight_steps,
+            log_every_n_steps=self.logger.config.log_every_n_steps if self._logs_rows else -1,
+            check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
+            check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,
+        )
+
+    def _close(self, loop: TrainLoop, status: str) -> None:
+        """Close everything, whatever happened, with the status that the run really has."""
+        loop.close()
+        self.callbacks.finalize(status)
+        self.logger.finalize(status)
+
+    def log_training_info(
+        self,
+        num_epochs: int | None,
+        num_train_steps: int | None,
+        steps_per_epoch: int | None,
+        train_loader: Iterable,
+        val_loader: Loaders | None,
+        test_loader: Loaders | None,
+    ) -> None:
+        """Log what is about to be trained: length, loaders, parameters, devices."""
+        length = f"{num_epochs} epochs" if num_epochs is not None else f"{num_train_steps} steps"
+        per_epoch = f" of {steps_per_epoch} steps" if num_epochs is not None and steps_per_epoch else ""
+        LOGGER.info("Training for %s%s, from step %d.", length, per_epoch, self.global_step)
+        for name, loader in (("train", train_loader), ("val", val_loader), ("test", test_loader)):
+            LOGGER.info("%s data: %s", name, summary.describe_loader(loader))
+        LOGGER.info("%s parameters, mesh %s", f"{self.get_num_params():,}", dict(self.mesh.shape))
+
+    # --- evaluation ---------------------------------------------------------------------------------------------
+
+    def test_eval_function(self, val_loader: Loaders) -> None:
+        """Run the evaluation step on one batch, so that its errors show before training and not after an epoch.
+
+        Loaders that can be gone through only once are left alone; the example batch serves instead.
+
+        Args:
+            val_loader: The validation loader.
+        """
+        loader = next(iter(val_loader.values())) if isinstance(val_loader, dict) else val_loader
+        layout = self.init_eval_metrics().layout
+        iterator = iter(loader)
+        if iterator is not loader:
+            first = next(iterator, None)
+            self._evaluator.evaluate(self._position.carry, [] if first is None else [first], self._eval_step, layout)
+
+    def _eval_model_in_train_loop(self, val_loader: Any, epoch_idx: int) -> dict[str, float]:
+        """Validate during training, with the hooks around it."""
+        step = self.global_step
+        hooks = Hooks(self, self.callbacks)
+        hooks.call("on_validation_epoch_start", epoch_idx, step)
+        return self._evaluate(
+            val_loader,
+            "val",
+            epoch_idx,
+            lambda metrics: hooks.call("on_validation_epoch_end", metrics, epoch_idx, step),
+        )
+
+    def test_model(self, test_loader: Loaders, apply_callbacks: bool = False, epoch_idx: int = 0) -> dict[str, float]:
+        """Test the model.
+
+        Args:
+            test_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
+            apply_callbacks: Whether the callbacks hear of it.
+            epoch_idx: The epoch index for callbacks and log.
+
+        Returns:
+            The metrics.
+        """
+        hooks = Hooks(self, self.callbacks if apply_callbacks else CallbackList())
+        hooks.call("on_test_epoch_start", epoch_idx)
+        return self._evaluate(
+            test_loader, "test", epoch_idx, lambda metrics: hooks.call("on_test_epoch_end", metrics, epoch_idx)
+        )
+
+    def eval_model(self, data_loader: Loaders, mode: str, epoch_idx: int) -> dict[str, float]:
+        """Evaluate on a data set and log the metrics.
+
+        Args:
+            data_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
+            mode: What to log them under, commonly `val` or `test`.
+            epoch_idx: The epoch index for the log.
+
+        Returns:
+            The metrics, averaged over the data points.
+        """
+        return self._evaluate(data_loader, mode, epoch_idx, lambda metrics: None)
+
+    def _evaluate(self, data_loader: Loaders, mode: Any, epoch_idx: int, before_log: Callable) -> dict[str, float]:
+        self.logger.start_epoch(epoch_idx, self.global_step, mode)
+        metrics: dict[str, float] = {}
+        loaders = data_loader if isinstance(data_loader, dict) else {"": data_loader}
+        for name, loader in loaders.items():
+            values = to_host_metrics(self._run_model_eval(loader, mode, epoch_idx))
+            metrics.update({f"{name}_{key}" if name else key: value for key, value in values.items()})
+        before_log(metrics)
+        self.logger.end_epoch(metrics, self.global_step)
+        return metrics
+
+    def _run_model_eval(self, data_loader: Iterable, mode: str = "", epoch_idx: int = -1) -> Metrics:
+        """Evaluate on one data set, without logging.
+
+        Args:
+            data_loader: The batches.
+            mode: What the progress bar shows.
+            epoch_idx: What the progress bar shows beside it.
+
+        Returns:
+            The metrics, on the device.
+        """
+        layout = self.init_eval_metrics().layout
+        desc = f"{mode} {epoch_idx}" if epoch_idx >= 0 else mode
+
+        def tracked(batches: Iterable) -> Iterable:
+            return self.tracker(batches, desc=desc, total=loader_length(data_loader), leave=False)
+
+        return self._evaluator.evaluate(self._position.carry, data_loader, self._eval_step, layout, tracked)
+
+    def predict(self, data_loader: Iterable) -> Any:
+        """The model's outputs for every example of a loader, as numpy arrays in the loader's order."""
+        return self._evaluator.predict(self._position.carry, data_loader, self._predict_step)
+
+    def _predict_step(self, state: TrainState, batch: Any) -> Any:
+        apply_fn = self._bind(state.mutable_variables, jax.random.key(self.trainer_config.seed_eval))
+        return self._adapter.predict(apply_fn, state.params, self.batch_to_input(batch))
+
+    @property
+    def _shows_bar(self) -> bool:
+        return is_shown(self.trainer_config.enable_progress_bar, jax.process_index() == 0)
+
+    def tracker(self, iterator: Iterable, **kwargs: Any) -> Iterable:
+        """The iterator in a progress bar, if bars are enabled, else as it is.
+
+        Args:
+            iterator: What to go through.
+            kwargs: Arguments to tqdm.
+        """
+        return track(iterator, self._shows_bar, **kwargs)
+
+    # --- saved states -------------------------------------------------------------------------------------------
+
+    def restore_model(self, state_dict: dict[str, Any]) -> None:
+        """Put a saved state in place of the current one, whose class is kept.
+
+        Args:
+            state_dict: The saved `params`, and optionally `step`, `opt_state`, `mutable_variables` and `rng`. The
+                optimizer's state is taken over only if the current state has one.
+        """
+        carry = self._position.carry
+        carry = restore_carry(carry, self._carry_shardings, state_dict, is_pruned=carry.opt_state is None)
+        self._position = Position(carry, step=int(carry.step))
+        self._start_step = self._position.step
+
+    @staticmethod
+    def restore_data_loaders(
+        state_dict: dict[str, Any], train_loader: Any = None, val_loader: Any = None, test_loader: Any = None
+    ) -> None:
+        """Put saved positions back into loaders.
+
+        Args:
+            state_dict: Positions under `train`, `val` and `test`.
+            train_loader: Set to the position under `train`, if given.
+            val_loader: Set to the position under `val`, if given.
+            test_loader: Set to the position under `test`, if given.
+        """
+        restore_loaders(state_dict, {"train": train_loader, "val": val_loader, "test": test_loader})

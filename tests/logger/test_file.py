@@ -1,0 +1,129 @@
+import csv
+import json
+import math
+
+import pytest
+
+from trackside.errors import ConfigError
+from trackside.logger import FileLogger, FileLoggerConfig
+
+
+@pytest.fixture
+def make_tool(tmp_path):
+    tools = []
+
+    def make(file_format="csv"):
+        tool = FileLogger(tmp_path / "metrics", file_format)
+        tool.setup()
+        tools.append(tool)
+        return tool
+
+    yield make
+    for tool in tools:
+        tool.finalize("success")
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_table_per_mode(make_tool, tmp_path):
+    """Each row is in the file of its mode when the call returns."""
+    tool = make_tool()
+    tool.log_metrics({"loss": 0.5, "epoch": 1, "step_time": 0.25}, step=10, epoch=1, mode="train")
+    tool.log_metrics({"loss": 0.75}, step=10, epoch=1, mode="val")
+    assert (tmp_path / "metrics" / "train.csv").read_text() == "step,epoch,loss,step_time\n10,1,0.5,0.25\n"
+    assert (tmp_path / "metrics" / "val.csv").read_text() == "step,epoch,loss\n10,1,0.75\n"
+
+
+def test_the_header_grows(make_tool, tmp_path):
+    """A new metric widens the table; rows without it leave it empty."""
+    tool = make_tool()
+    tool.log_metrics({"loss": 1.0}, step=1, epoch=1, mode="train")
+    tool.log_metrics({"acc": 0.5, "loss": 2.0}, step=2, epoch=1, mode="train")
+    tool.log_metrics({"loss": 3.0}, step=3, epoch=1, mode="train")
+    rows = read(tmp_path / "metrics" / "train.csv")
+    assert [row["loss"] for row in rows] == ["1.0", "2.0", "3.0"]
+    assert [row["acc"] for row in rows] == ["", "0.5", ""]
+    assert [path.name for path in (tmp_path / "metrics").iterdir()] == ["train.csv"]
+
+
+@pytest.mark.parametrize("file_format", ["csv", "jsonl"])
+def test_a_table_that_is_there_is_continued(make_tool, tmp_path, file_format):
+    """A line torn by a kill is cut off, whole ones stay."""
+    path = tmp_path / "metrics" / f"train.{file_format}"
+    first = make_tool(file_format)
+    first.log_metrics({"loss": 1.0}, step=1, epoch=1, mode="train")
+    whole = path.read_bytes()
+    first.log_metrics({"loss": 2.0}, step=2, epoch=1, mode="train")
+    first.finalize("error")
+    path.write_bytes(path.read_bytes()[:-2])
+    make_tool(file_format).log_metrics({"loss": 3.0}, step=2, epoch=1, mode="train")
+    content = path.read_bytes()
+    assert content.startswith(whole)
+    assert content.count(b"\n") == whole.count(b"\n") + 1
+    assert b"3.0" in content
+
+
+def test_a_header_that_is_torn_starts_the_table_over(make_tool, tmp_path):
+    """A file without a single whole line is as good as none."""
+    tool = make_tool()
+    (tmp_path / "metrics" / "train.csv").write_text("step,ep")
+    tool.log_metrics({"loss": 1.0}, step=1, epoch=1, mode="train")
+    assert read(tmp_path / "metrics" / "train.csv") == [{"step": "1", "epoch": "1", "loss": "1.0"}]
+
+
+@pytest.mark.parametrize("mode", ["val/en", "../up", "a b", "größe", "."])
+def test_odd_modes_stay_in_the_directory(make_tool, tmp_path, mode):
+    """Two modes never share a file, and none leaves the directory."""
+    tool = make_tool()
+    tool.log_metrics({"loss": 1.0}, step=1, epoch=1, mode=mode)
+    tool.log_metrics({"loss": 2.0}, step=1, epoch=1, mode="val_en")
+    assert len(list((tmp_path / "metrics").iterdir())) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics"]
+
+
+def test_odd_metric_names_survive(make_tool, tmp_path):
+    """Commas, quotes and line ends in a name are quoted."""
+    names = ["a,b", 'say "x"', "two\nlines", "größe"]
+    tool = make_tool()
+    tool.log_metrics(dict.fromkeys(names, 1.0), step=1, epoch=1, mode="train")
+    tool.log_metrics({"late": 2.0}, step=2, epoch=1, mode="train")
+    rows = read(tmp_path / "metrics" / "train.csv")
+    assert [rows[0][name] for name in names] == ["1.0"] * 4
+    assert rows[1]["late"] == "2.0"
+
+
+def test_numbers_survive_to_the_last_digit(make_tool, tmp_path):
+    """What is read is what was logged, also where it is not finite."""
+    values = {"a": 0.1 + 0.2, "b": math.nan, "c": -math.inf, "d": 1e-300}
+    make_tool().log_metrics(values, step=1, epoch=1, mode="train")
+    (row,) = read(tmp_path / "metrics" / "train.csv")
+    assert float(row["a"]) == values["a"]
+    assert math.isnan(float(row["b"]))
+    assert float(row["c"]) == -math.inf
+    assert float(row["d"]) == 1e-300
+
+
+def test_json_lines(make_tool, tmp_path):
+    """Each line is an object in valid JSON, step and epoch first."""
+    make_tool("jsonl").log_metrics({"loss": 0.5, "bad": math.nan}, step=3, epoch=2, mode="train")
+    line = (tmp_path / "metrics" / "train.jsonl").read_text()
+    assert json.loads(line) == {"step": 3, "epoch": 2, "loss": 0.5, "bad": "nan"}
+    assert list(json.loads(line))[:2] == ["step", "epoch"]
+
+
+def test_the_logger_writes_tables(make_logger, tmp_path):
+    """Through a logger, the tables are below its path and complete before it is closed."""
+    logger = make_logger(tmp_path, tools=[FileLoggerConfig(log_dir="tables")])
+    logger.start_epoch(1, step=0)
+    logger.log_row({"loss": 0.5}, step=1)
+    (row,) = read(tmp_path / "tables" / "train.csv")
+    assert (row["step"], row["epoch"], row["loss"]) == ("1", "1", "0.5")
+
+
+def test_unknown_formats_are_refused():
+    """The error names those that exist."""
+    with pytest.raises(ConfigError, match=r"file_format is 'xml'.*'csv' or 'jsonl'"):
+        FileLoggerConfig(file_format="xml")  # pyright: ignore
