@@ -33,6 +33,7 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -5,14 +5,20 @@ logged every 50 steps to the run's event file.
 
     loss only       a jitted step that computes the loss and updates: no norms, no metrics, no rng
     same work       a jitted step with the device work of the trainer's: norms, metric sums, rng
+    same program    the trainer's own compiled step in a bare `for`, as many steps in flight as there are
     trackside       the trainer
     every step      the trainer, logging each step
+    keras fit       Keras 3 on JAX, `verbose=0`: loss only, no norms, no log file
+
+What the difference to "loss only" buys: the norms of gradients and parameters, exact metric sums, a finite check of
+every step, a key for every step, and rows on disk.
 """
 
 import argparse
 import contextlib
 import io
 import logging
+import os
 import pathlib
 import tempfile
 from collections.abc import Callable
@@ -124,8 +130,8 @@ def hand_written(model: nn.Module, batches: list[Batch], num_steps: int, full: b
 
 def trainer_run(
     model_class: type, batches: list[Batch], num_steps: int, log_path: pathlib.Path, log_every_n_steps: int
-) -> Callable[[], None]:
-    """The trainer, going on by `num_steps` at each call."""
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The trainer, going on by `num_steps` at each call, and its compiled step without the trainer's loop."""
     trainer = MSETrainer(
         TrainerConfig(logger=LoggerConfig(log_path=log_path, log_every_n_steps=log_every_n_steps)),
         ModelConfig(model_class=model_class, parallel=ParallelConfig()),
@@ -137,21 +143,52 @@ def trainer_run(
     def run() -> None:
         trainer.train_model(epoch, num_train_steps=trainer.global_step + num_steps)
 
+    def run_bare() -> None:
+        position, vector = trainer._position, trainer._fresh_vector
+        for batch in epoch:
+            position.carry, vector = trainer._train_call(position.carry, vector, batch)
+        jax.block_until_ready(vector)
+
+    return run, run_bare
+
+
+def keras_fit(batches: list[Batch], num_steps: int) -> Callable[[], None]:
+    """A peer: the same model, optimizer and batch size in Keras."""
+    os.environ["KERAS_BACKEND"] = "jax"
+    import keras  # heavy, and only the benchmark needs it
+
+    model = keras.Sequential([keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.Adam(LEARNING_RATE), loss="mse")
+    inputs = np.concatenate([batches[index % len(batches)].inputs for index in range(num_steps)])
+    targets = np.concatenate([batches[index % len(batches)].targets for index in range(num_steps)])
+
+    def run() -> None:
+        model.fit(inputs, targets, batch_size=len(batches[0].inputs), shuffle=False, verbose=0)
+
     return run
 
 
-def measure(model_class: type, batch_size: int, num_steps: int, num_rounds: int) -> dict[str, Timing]:
+def measure(
+    model_class: type, batch_size: int, num_steps: int, num_rounds: int, with_peer: bool = False
+) -> dict[str, Timing]:
     logging.getLogger("trackside").setLevel(logging.ERROR)
     logging.getLogger("trackside").addHandler(logging.NullHandler())
     batches = make_batches(batch_size, 64)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         root = pathlib.Path(folder)
+        every_50, _ = trainer_run(model_class, batches, num_steps, root / "a", 50)
+        every_1, _ = trainer_run(model_class, batches, num_steps, root / "b", 1)
+        bare_source, bare = trainer_run(model_class, batches, num_steps, root / "c", 50)
+        bare_source()  # compiles the step
         contestants = {
             "loss only": hand_written(model_class(), batches, num_steps, full=False),
             "same work": hand_written(model_class(), batches, num_steps, full=True),
-            "trackside": trainer_run(model_class, batches, num_steps, root / "a", 50),
-            "every step": trainer_run(model_class, batches, num_steps, root / "b", 1),
+            "same program": bare,
+            "trackside": every_50,
+            "every step": every_1,
         }
+        if with_peer:
+            contestants["keras fit"] = keras_fit(batches, num_steps)
         return race(contestants, num_steps, num_rounds)
 
 
@@ -167,12 +204,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
-    small = measure(MLP, batch_size=8, num_steps=2000, num_rounds=arguments.rounds)
+    small = measure(MLP, batch_size=8, num_steps=2000, num_rounds=arguments.rounds, with_peer=True)
     show("tiny step: MLP 64-64-1, batch 8, Adam, log every 50", small)
     overhead = small["trackside"].overhead_us(small["same work"])
     print(
         f"  overhead of the loop: {overhead:+.1f} us per step, {small['trackside'].ratio_to(small['same work']):.2f}x"
     )
+    overhead = small["trackside"].overhead_us(small["same program"])
+    print(f"  to its own compiled step in a bare loop: {overhead:+.1f} us per step")
     print(f"  to a loop that computes the loss only: {small['trackside'].ratio_to(small['loss only']):.2f}x")
     print(f"  logging every step against every 50: {small['every step'].ratio_to(small['trackside']):.2f}x")
     large = measure(WideMLP, batch_size=256, num_steps=100, num_rounds=arguments.rounds)

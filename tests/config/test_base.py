@@ -4,10 +4,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from tests.config import config_tree as tree
 import pytest
 
 import trackside.config
+from tests.config import config_tree as tree
 from trackside.config import ConfigDict
 
 

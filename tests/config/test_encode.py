@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.config import config_tree as tree
 import numpy as np
 import pytest
 
+from tests.config import config_tree as tree
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
 

@@ -3,9 +3,9 @@
 import json
 import os
 
-from tests.config import config_tree as tree
 import pytest
 
+from tests.config import config_tree as tree
 from trackside.config import load_config, save_config
 from trackside.errors import ConfigError
 

@@ -6,9 +6,9 @@ import pathlib
 from dataclasses import dataclass
 from typing import Any
 
-from tests.config import config_tree as tree
 import pytest
 
+from tests.config import config_tree as tree
 from trackside.config import ConfigDict, apply_overrides
 from trackside.errors import ConfigError
 

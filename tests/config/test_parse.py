@@ -7,9 +7,9 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.config import config_tree as tree
 import pytest
 
+from tests.config import config_tree as tree
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
 

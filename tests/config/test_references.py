@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tests.config import config_tree as tree
 import pytest
 
+from tests.config import config_tree as tree
 from trackside.config import ConfigDict, register
 from trackside.errors import ConfigError
 

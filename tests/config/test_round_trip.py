@@ -5,12 +5,12 @@ import math
 import pathlib
 import re
 
-from tests.config import config_tree as tree
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.config import config_tree as tree
 from trackside.config import ConfigDict
 
 

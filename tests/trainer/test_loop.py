@@ -366,7 +366,7 @@ def test_callbacks_hear_of_each_step(run_config: LoggerConfig) -> None:
 @pytest.mark.parametrize("arguments", [{}, {"num_epochs": 1, "num_train_steps": 1}])
 def test_one_of_epochs_and_steps(arguments: dict[str, int]) -> None:
     """Both or neither of num_epochs and num_train_steps is an error that names them."""
-    with pytest.raises(ConfigError, match="num_epochs=.*num_train_steps="):
+    with pytest.raises(ConfigError, match=r"num_epochs=.*num_train_steps="):
         make_trainer().train_model(make_loader(1), **arguments)
 
 
@@ -397,7 +397,7 @@ def test_exhausted_iterator() -> None:
 def test_indivisible_batch_on_a_mesh() -> None:
     """A batch that the mesh cannot split is an error with both numbers, before any step is made."""
     trainer = make_trainer(parallel=ParallelConfig())
-    with pytest.raises(DataError, match="12 examples.*8 devices"):
+    with pytest.raises(DataError, match=r"12 examples.*8 devices"):
         trainer.train_model(make_loader(1, size=12), num_epochs=1)
     assert trainer.global_step == 0
 
@@ -405,7 +405,7 @@ def test_indivisible_batch_on_a_mesh() -> None:
 def test_ragged_last_batch_on_a_mesh_is_named() -> None:
     """So is a smaller last batch, later on."""
     trainer = make_trainer(parallel=ParallelConfig())
-    with pytest.raises(DataError, match="4 examples.*8 devices"):
+    with pytest.raises(DataError, match=r"4 examples.*8 devices"):
         trainer.train_model([*make_loader(2), make_batch(4)], num_epochs=1)
 
 

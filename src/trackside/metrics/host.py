@@ -1,6 +1,6 @@
 """Packed metrics on the host: read, merged over log intervals, and turned into the numbers that are logged."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,20 +21,35 @@ class HostMetrics:
     def __init__(self, layout: MetricLayout, vector: np.ndarray | None = None):
         self.layout = layout
         vector = layout.initial if vector is None else vector
-        at, floats = layout.slices, vector.view(np.float32)
-        self.is_finite = not vector[0]
-        self.num_steps = int(vector[1])
-        self.last = floats[at["last"]]
-        words = floats[at["sum"]].reshape(2, -1)
-        self.sum = words[0].astype(np.float64) + words[1]
-        limbs = vector[at["count"]].reshape(2, -1)
-        self.count = limbs[0] * 2.0**32 + limbs[1]
-        for index in layout.float_count_indices:
-            self.count[index] = limbs.view(np.float32)[:, index].sum(dtype=np.float64)
-        self.max = floats[at["max"]]
-        self.std_steps = vector[at["std_steps"]].astype(np.float64)
-        self.std_mean = floats[at["std_mean"]].astype(np.float64)
-        self.std_m2 = floats[at["std_m2"]].astype(np.float64)
+        at, floats, lead = layout.slices, vector.view(np.float32), vector.shape[:-1]
+        self.is_finite = not vector[..., 0].any()
+        self.num_steps = int(vector[..., 1].sum())
+        self.last = floats[..., at["last"]]
+        words = floats[..., at["sum"]].reshape(*lead, 2, -1)
+        self.sum = words[..., 0, :].astype(np.float64) + words[..., 1, :]
+        limbs = vector[..., at["count"]].reshape(*lead, 2, -1)
+        self.count = limbs[..., 0, :] * 2.0**32 + limbs[..., 1, :]
+        if len(indices := layout.float_count_indices):
+            self.count[..., indices] = limbs.view(np.float32)[..., indices].sum(axis=-2, dtype=np.float64)
+        self.max = floats[..., at["max"]]
+        self.std_steps = vector[..., at["std_steps"]].astype(np.float64)
+        self.std_mean = floats[..., at["std_mean"]].astype(np.float64)
+        self.std_m2 = floats[..., at["std_m2"]].astype(np.float64)
+
+    @classmethod
+    def of_intervals(cls, layout: MetricLayout, vectors: Sequence[np.ndarray]) -> "HostMetrics":
+        """The metrics of several intervals, in the order of their steps, merged at one go."""
+        metrics = cls(layout, np.stack(vectors))
+        seen = metrics.count > 0
+        newest = len(vectors) - 1 - np.argmax(seen[::-1], axis=0)
+        metrics.last = np.take_along_axis(metrics.last, newest[None], axis=0)[0]
+        metrics.sum, metrics.count = metrics.sum.sum(axis=0), metrics.count.sum(axis=0)
+        metrics.max = metrics.max.max(axis=0)
+        steps = metrics.std_steps.sum(axis=0)
+        mean = (metrics.std_steps * metrics.std_mean).sum(axis=0) / np.maximum(steps, 1)
+        spread = metrics.std_m2 + metrics.std_steps * (metrics.std_mean - mean) ** 2
+        metrics.std_steps, metrics.std_mean, metrics.std_m2 = steps, mean, spread.sum(axis=0)
+        return metrics
 
     def merge(self, later: "HostMetrics") -> None:
         """Take in the metrics of steps that came after these."""

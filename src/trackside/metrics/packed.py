@@ -52,6 +52,12 @@ class Metrics(Mapping[str, dict[str, jax.Array]]):
                 f"metrics changed between traces of the step: expected {sorted(self.layout.names)}, "
                 f"got {sorted(metrics)}; return the same metrics in every step"
             )
+        for spec in self.layout.specs:
+            if metrics[spec.name].has_float_count != spec.has_float_count:
+                raise MetricError(
+                    f"count of metric {spec.name!r}: {'a float' if spec.has_float_count else 'an integer'} when the "
+                    "step was first traced, and now the other; give it the same type in every step"
+                )
         return Metrics(self.layout, _updated(self.layout, jnp.asarray(self.vector), metrics, finite))
 
     @property

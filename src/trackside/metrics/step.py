@@ -35,10 +35,6 @@ class StepMetric(NamedTuple):
         """Whether the count was given as a float, such as a sum of weights."""
         return jnp.issubdtype(self.num_items[0].dtype, jnp.floating)
 
-    def mean(self) -> jax.Array:
-        """The step's own value / count."""
-        return (self.value[0] + self.value[1]) / count_as_float(self.num_items)
-
 
 def check_log_modes(modes: Any, where: str) -> tuple[str, ...]:
     """The log modes as a tuple, or an error that names what is wrong with them."""
@@ -72,7 +68,7 @@ def split_log_modes(metrics: Any) -> tuple[dict[str, StepMetric], dict[str, tupl
             arrays[name] = metric
             continue
         value, count, log_modes = _parts(name, metric)
-        arrays[name] = StepMetric(_split_value(name, value), _split_count(name, count))
+        arrays[name] = _step_metric(name, value, count)
         if log_modes is not None:
             modes[name] = check_log_modes(log_modes, f"log_modes of metric {name!r}")
     return arrays, modes
@@ -84,9 +80,25 @@ def _parts(name: str, metric: Any) -> tuple[Any, Any, Any]:
     unknown = metric.keys() - {"value", "count", "log_modes"}
     if unknown or "value" not in metric:
         raise MetricError(
-            f"metric {name!r}: expected a number or a dict with value, count and log_modes, got keys {sorted(metric)}"
+            f"metric {name!r}: expected a number or a dict with value, count and log_modes, got keys {list(metric)}"
         )
     return metric["value"], metric.get("count", 1), metric.get("log_modes")
+
+
+def _step_metric(name: str, value: Any, count: Any) -> StepMetric:
+    total, num_items = _split_value(name, value), _split_count(name, count)
+    if not _host_integer(count):
+        # A sum over no items is 0, also where the loss has made it 0 / 0.
+        has_items = count_as_float(num_items) > 0
+        total = jnp.where(has_items, total[0], 0), jnp.where(has_items, total[1], 0)
+    return StepMetric(total, num_items)
+
+
+def _host_integer(value: Any) -> int | None:
+    """The number, if it is an integer on the host, where it may have more bits than an array on the device."""
+    if isinstance(value, np.ndarray) and value.shape == ():
+        value = value[()]
+    return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
 
 
 def _scalar(name: str, part: str, value: Any) -> jax.Array:
@@ -107,8 +119,14 @@ def _scalar(name: str, part: str, value: Any) -> jax.Array:
 
 
 def _split_value(name: str, value: Any) -> tuple[jax.Array, jax.Array]:
+    integer = _host_integer(value)
+    if integer is not None:
+        if abs(integer) >= 2**64:
+            raise MetricError(f"value of metric {name!r}: expected a number below 2^64, got {integer}")
+        high = np.float32(integer)
+        return jnp.asarray(high), jnp.asarray(np.float32(integer - int(high)))
     array = _scalar(name, "value", value)
-    if jnp.issubdtype(array.dtype, jnp.integer):
+    if jnp.issubdtype(array.dtype, jnp.integer) and array.dtype.itemsize > 2:
         # An int32 does not fit in one float32 beyond 2^24; its upper and lower bits do.
         low_bits = array & array.dtype.type(0xFFF)
         return (array - low_bits).astype(jnp.float32), low_bits.astype(jnp.float32)
@@ -119,10 +137,11 @@ def _split_value(name: str, value: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _split_count(name: str, count: Any) -> tuple[jax.Array, jax.Array]:
-    if isinstance(count, numbers.Integral) and not isinstance(count, bool):
-        if not 0 <= int(count) < 2**64:
+    integer = _host_integer(count)
+    if integer is not None:
+        if not 0 <= integer < 2**64:
             raise MetricError(f"count of metric {name!r}: expected a number of items, got {count}")
-        high, low = divmod(int(count), 2**32)
+        high, low = divmod(integer, 2**32)
         return jnp.asarray(np.uint32(high)), jnp.asarray(np.uint32(low))
     array = _scalar(name, "count", count)
     if jnp.issubdtype(array.dtype, jnp.floating):
@@ -143,11 +162,17 @@ def count_as_float(count: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 def add_sums(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Add two compensated sums; the error of the rounded sum goes to the second word."""
+    """Add two compensated sums; the error of the rounded sum goes to the second word.
+
+    What the second word has gathered is carried over to the first, so that it stays small and loses nothing itself.
+    """
     total = a[0] + b[0]
     virtual = total - a[0]
-    error = (a[0] - (total - virtual)) + (b[0] - virtual)
-    return total, a[1] + b[1] + error
+    rest = a[1] + b[1] + ((a[0] - (total - virtual)) + (b[0] - virtual))
+    carried = total + rest
+    # An infinite sum has no error; inf - inf would make it NaN.
+    is_finite = jnp.isfinite(total)
+    return jnp.where(is_finite, carried, total), jnp.where(is_finite, rest - (carried - total), 0)
 
 
 def add_limbs(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
+import numpy as np
 
 from trackside.errors import DataError
 
@@ -19,7 +20,14 @@ class Batch:
     inputs: Any
     targets: Any
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Batch":
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make room for `flax.struct.dataclass`."""
+        super().__init_subclass__(**kwargs)
+        # It freezes its classes, which Python refuses below a class that is not frozen. Its own mark makes it leave the
+        # class as it is, and the first instance does the rest.
+        cls._flax_dataclass = True
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Register the class as a pytree, at its first instance."""
         del args, kwargs
         # A subclass gets its fields from the decorator, after the class statement: the first instance is the first
@@ -28,19 +36,31 @@ class Batch:
             _register(cls)
         return object.__new__(cls)
 
-    def __getitem__(self, index: Any) -> "Batch":
-        """The same part of every leaf, such as the first rows: `batch[:8]`."""
+    def __getitem__(self, index: Any) -> Self:
+        """The same part of every leaf, such as the first rows: `batch[:8]`. Scalars stay as they are."""
         return slice_batch(self, index)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
 
 
 def _register(cls: type) -> None:
-    _registered.add(cls)
-    names = [field.name for field in dataclasses.fields(cls)]
+    if "__dataclass_fields__" not in cls.__dict__:
+        dataclass(cls)
+    static = [field.name for field in dataclasses.fields(cls) if field.init and _is_static(field)]
+    arrays = [field.name for field in dataclasses.fields(cls) if field.init and not _is_static(field)]
     try:
-        jax.tree_util.register_dataclass(cls, data_fields=names, meta_fields=[])
+        jax.tree_util.register_dataclass(cls, data_fields=arrays, meta_fields=static)
     except ValueError as error:
-        if "uplicate" not in str(error):  # registered already by the decorator of another library
+        if "uplicate" not in str(error):  # registered already, by a decorator of another library or another thread
             raise
+    _registered.add(cls)
+
+
+def _is_static(field: dataclasses.Field) -> bool:
+    """Whether a field is no array, as JAX and Flax mark it: `field(metadata={"static": True})`."""
+    return field.metadata.get("static", False) or not field.metadata.get("pytree_node", True)
 
 
 def slice_batch(batch: Any, index: Any) -> Any:
@@ -49,6 +69,8 @@ def slice_batch(batch: Any, index: Any) -> Any:
 
 
 def _slice_leaf(leaf: Any, index: Any) -> Any:
+    if not np.ndim(leaf):
+        return leaf
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf[index]
     return jax.eval_shape(lambda array: array[index], leaf)

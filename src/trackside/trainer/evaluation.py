@@ -98,7 +98,7 @@ class Evaluator:
                 self._calls[(*key, is_split)] = build(shardings)
             if len(in_flight) >= self._max_inflight_steps:
                 jax.block_until_ready(in_flight.popleft()[0])
-            yield (self._placement(batch) if is_split else batch), self._calls[(*key, is_split)]
+            yield (self._placement.place(batch) if is_split else batch), self._calls[(*key, is_split)]
             if guard.on_probation:
                 jax.block_until_ready([result for result, _ in in_flight])
                 in_flight.clear()

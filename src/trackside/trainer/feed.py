@@ -62,7 +62,7 @@ class BufferGuard:
         addresses = frozenset(
             leaf.__array_interface__["data"][0]
             for leaf in jax.tree.leaves(batch)
-            if type(leaf) is np.ndarray and leaf.size
+            if isinstance(leaf, np.ndarray) and leaf.size
         )
         if any(addresses & recent for recent, _ in self._recent):
             self.copies = True
@@ -94,17 +94,14 @@ class BatchPlacement:
         self.specs = batch_specs(mesh, exmp_batch)
         self.shardings = to_shardings(mesh, self.specs)
         self._structure = jax.tree.structure(exmp_batch)
-        self._place = self._choose_way()
-
-    def __call__(self, batch: Any) -> Any:
-        """The batch in the form in which the compiled call takes it fastest."""
-        return self._place(batch)
+        self.place = self._choose_way()
+        """Brings a batch into the form in which the compiled call takes it fastest."""
 
     def _choose_way(self) -> Callable[[Any], Any]:
         if jax.process_count() > 1:
             return lambda batch: jax.tree.map(jax.make_array_from_process_local_data, self.shardings, batch)
         if jax.default_backend() == "cpu":
-            return lambda batch: batch
+            return _as_it_is
         return lambda batch: jax.device_put(batch, self.shardings)
 
     def check_train_batch(self, batch: Any) -> None:
@@ -139,16 +136,19 @@ class BatchPlacement:
         return self.mesh.size == 1 or batch_size(batch) % num_batch_shards(self.mesh) == 0
 
 
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
 def _is_global(batch: Any) -> bool:
     return any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(batch))
 
 
 def open_loader(loader: Iterable, what: str) -> Iterator:
     """An iterator over a loader's batches, or an error that says what is wrong with the loader."""
-    try:
-        return iter(loader)
-    except TypeError:
-        raise DataError(f"{what}: expected an iterable of batches, got {type(loader).__name__}") from None
+    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        raise DataError(f"{what}: expected an iterable of batches, got {type(loader).__name__}")
+    return iter(loader)
 
 
 def loader_length(loader: Any) -> int | None:

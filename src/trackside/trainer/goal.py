@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trackside.errors import ConfigError, DataError
-from trackside.metrics import HostMetrics
+from trackside.metrics import MetricTotals
 from trackside.schedule import NEVER
 from trackside.trainer.feed import BufferGuard
 from trackside.trainer.state import Carry
@@ -22,9 +22,9 @@ class Position:
     is_epoch_open: bool = False
     vector: Any = None
     """Metrics since the last log row or the last settling, on the device."""
-    interval: HostMetrics | None = None
+    interval: MetricTotals | None = None
     """Metrics since the last log row that were settled before it was due."""
-    epoch_totals: HostMetrics | None = None
+    epoch_totals: MetricTotals | None = None
     """Metrics of the epoch so far."""
     best: dict[str, dict[str, float]] = field(default_factory=dict)
     """`train` and `val` metrics of the validation with the lowest loss so far."""

@@ -4,14 +4,14 @@ The result is the same either way, within float tolerance: each microbatch count
 count of its `loss` metric, or its number of examples where it has none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from trackside.errors import MetricError
+from trackside.errors import DataError, MetricError
 from trackside.metrics import StepMetric, add_step_metrics, split_log_modes
 from trackside.metrics.step import count_as_float
 from trackside.trainer.batch import batch_size
@@ -54,7 +54,8 @@ class LossEvaluator:
             modes.update(dict.fromkeys(scalars, self.intermediates_log_modes))
         if "loss" not in metrics:
             num_examples = batch_size(batch)
-            metrics.update(split_log_modes({"loss": {"value": loss * num_examples, "count": num_examples}})[0])
+            total = loss.astype(_sum_dtype(loss.dtype)) * num_examples
+            metrics.update(split_log_modes({"loss": {"value": total, "count": num_examples}})[0])
         self.log_modes.update(modes)
         return LossResult(loss, metrics, _kept(mutable_variables, updates))
 
@@ -66,10 +67,16 @@ def _check_structure(returned: Any) -> tuple[jax.Array, Any, Any]:
     loss, aux = returned
     if not (isinstance(aux, tuple) and len(aux) == 2):
         raise MetricError(f"{expected}; got loss, {_describe(aux)}. Without mutable variables: loss, (metrics, None)")
-    loss = jnp.asarray(loss)
+    metrics, updates = aux
+    if not (updates is None or isinstance(updates, Mapping)):
+        raise MetricError(f"{expected}; got {_describe(updates)} as mutable variables instead of a dict or None")
+    try:
+        loss = jnp.asarray(loss)
+    except (TypeError, ValueError):
+        raise MetricError(f"loss_function: expected a scalar float as loss, got {_describe(loss)}") from None
     if loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
         raise MetricError(f"loss_function: expected a scalar float as loss, got {loss.dtype}{list(loss.shape)}")
-    return loss, *aux
+    return loss, metrics, updates
 
 
 def _describe(value: Any) -> str:
@@ -80,7 +87,9 @@ def _describe(value: Any) -> str:
 
 def _kept(mutable_variables: Any, updates: dict[str, Any]) -> Any:
     """The new mutable variables: collections that the model had from the start, with unchanged form."""
-    kept = dict(mutable_variables or {})
+    if not mutable_variables:
+        return mutable_variables
+    kept = dict(mutable_variables)
     for name, new in updates.items():
         if name not in kept:
             continue  # sown into, but not part of the model's state
@@ -154,8 +163,8 @@ def compute_gradients(
         part = jax.tree.map(lambda leaf: leaf[index], parts)
         (_, result), part_grads = gradient_of(params, mutable, part, jax.random.fold_in(rng, index))
         weight = count_as_float(result.metrics["loss"].num_items)
-        grads = jax.tree.map(lambda total, grad: total + weight * grad.astype(total.dtype), grads, part_grads)
-        loss = loss + weight * result.loss.astype(jnp.float32)
+        grads = jax.tree.map(lambda total, grad: total + _weighted(weight, grad, total.dtype), grads, part_grads)
+        loss = loss + _weighted(weight, result.loss, jnp.float32)
         return (grads, loss, result.mutable_variables), (weight, result.metrics)
 
     total = (jax.tree.map(_accumulator_like, params), jnp.zeros((), jnp.float32), mutable_variables)
@@ -183,9 +192,19 @@ def _whole(params: Any, total: Any, said: list[tuple[jax.Array, dict[str, StepMe
     return LossResult(loss * scale, metrics, mutable_variables), grads
 
 
+def _weighted(weight: jax.Array, value: jax.Array, dtype: Any) -> jax.Array:
+    """A microbatch's part of the sum. One without any item has none, also where its own mean was 0 / 0."""
+    return jnp.where(weight > 0, weight.astype(dtype) * value.astype(dtype), 0)
+
+
 def _accumulator_like(param: jax.Array) -> jax.Array:
-    """Zeros in which gradients add up: in float32 at least, where the parameter has fewer bits."""
-    return jnp.zeros_like(param, dtype=jnp.promote_types(param.dtype, jnp.float32))
+    """Zeros in which gradients add up."""
+    return jnp.zeros_like(param, dtype=_sum_dtype(param.dtype))
+
+
+def _sum_dtype(dtype: Any) -> Any:
+    """The type in which values of a type are summed: float32 at least. Says so itself, for strict promotion."""
+    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
 
 
 def split_batch(batch: Any, num_parts: int) -> Any:
@@ -193,6 +212,11 @@ def split_batch(batch: Any, num_parts: int) -> Any:
 
     Examples are dealt out in turn and not cut in blocks, so that on a mesh each device's examples stay where they are.
     """
+    num_examples = batch_size(batch)
+    if num_examples % num_parts:
+        raise DataError(
+            f"batch of {num_examples} examples: not divisible by gradient_accumulate_steps={num_parts}; change either"
+        )
 
     def split(leaf: Any) -> Any:
         if not jnp.ndim(leaf):

@@ -37,21 +37,28 @@ def init_carry(
         The state, and its shardings.
     """
 
-    def make_variables(exmp_input: Any) -> tuple[dict[str, Any], Any]:
-        init_rng, step_rng = jax.random.split(jax.random.key(seed))
-        with use_mesh_in_trace(mesh):
-            variables = dict(run_model_init(exmp_input, init_rng))
+    def make_variables(exmp_input: Any) -> dict[str, Any]:
+        init_rng, _ = jax.random.split(jax.random.key(seed))
+        variables = dict(run_model_init(exmp_input, init_rng))
         variables.pop("intermediates", None)
-        return variables, jax.random.key_data(step_rng)
+        return variables
+
+    def make_variables_on_mesh(exmp_input: Any) -> dict[str, Any]:
+        with use_mesh_in_trace(mesh):
+            return make_variables(exmp_input)
 
     def make_carry(exmp_input: Any) -> Carry:
-        boxed, rng = make_variables(exmp_input)
-        variables = adapter.unbox(boxed)
+        variables = adapter.unbox(make_variables_on_mesh(exmp_input))
         params = variables.pop("params", {})
-        return Carry(jnp.zeros((), jnp.int32), params, variables, tx.init(params), rng)
+        _, step_rng = jax.random.split(jax.random.key(seed))
+        return Carry(jnp.zeros((), jnp.int32), params, variables, tx.init(params), jax.random.key_data(step_rng))
 
     is_abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(exmp_input))
-    boxed, _ = jax.eval_shape(make_variables, exmp_input)
+    try:
+        boxed = jax.eval_shape(make_variables_on_mesh, exmp_input)
+    except ValueError:
+        _check_metadata(adapter, make_variables, exmp_input, mesh)
+        raise
     specs = _carry_specs(
         jax.eval_shape(make_carry, exmp_input), adapter.partition_specs(boxed), mesh, fsdp_min_weight_size
     )
@@ -66,6 +73,16 @@ def init_carry(
 
 def _zeros(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+
+def _check_metadata(adapter: ModelAdapter, make_variables: Callable, exmp_input: Any, mesh: Mesh) -> None:
+    """Raise if the metadata does not fit the mesh. Flax finds that too while it traces, but names no parameter."""
+    try:
+        boxed = jax.eval_shape(make_variables, exmp_input)
+    except Exception:  # the model fails without a mesh, too: the error with the mesh is the one to show
+        return
+    params, wanted = adapter.unbox(boxed).get("params", {}), adapter.partition_specs(boxed).get("params", {})
+    param_specs(mesh, params, wanted, min_weight_size=0)
 
 
 def _carry_specs(carry: Carry, wanted: dict[str, Any], mesh: Mesh, min_weight_size: int) -> Carry:

@@ -29,7 +29,7 @@ import numpy as np
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import DataError
 from trackside.logger import Logger
-from trackside.metrics import HostMetrics, MetricLayout
+from trackside.metrics import MetricLayout, MetricTotals, RowReader
 from trackside.profiling.compiles import CompileCounter, compile_counter
 from trackside.schedule import At, Every, Plan, next_boundary
 from trackside.trainer.feed import BatchPlacement, BufferGuard, open_loader
@@ -114,6 +114,8 @@ class TrainLoop:
         self._window: deque[CallRecord] = deque()
         self._compiles: CompileCounter = compile_counter()
         self._is_first_call = True
+        self._read_row = RowReader(self.layout)
+        self._wants_steps = self.hooks.wants_steps
         self._log_plan = Every(self.log_every_n_steps, "log_every_n_steps")
         self._val_plan = Every(self.check_val_every_n_steps, "check_val_every_n_steps")
         self._all_plans = [self._log_plan, self._val_plan, At(self.goal.last_step), *self.plans]
@@ -174,7 +176,7 @@ class TrainLoop:
             False if the loader ran out of batches before.
         """
         position, window, now = self.position, self._window, self.clock.now
-        guard, batches, call, place = position.guard, position.batches, self.call, self.placement
+        guard, batches, call, place = position.guard, position.batches, self.call, self.placement.place
         assert guard is not None
         assert batches is not None
         num_steps = 1
@@ -187,8 +189,10 @@ class TrainLoop:
             if self._is_first_call:
                 self._check_first(batch)
             batch = place(batch)
+            completed = None
             if len(window) >= self.max_inflight_steps:
-                self._retire(window.popleft())
+                completed = window.popleft()
+                np.asarray(completed.report)  # the fastest way to wait: JAX keeps the copy for the next reader
             num_compiles, called_s = self._compiles.num_events, now()
             try:
                 position.carry, position.vector = call(position.carry, position.vector, batch)
@@ -203,6 +207,8 @@ class TrainLoop:
             window.append(
                 CallRecord(first_step, num_steps, position.epoch, started_s, dispatched_s, position.vector, batch)
             )
+            if completed is not None:  # what it has to say is heard while the device is busy with the next
+                self._retire(completed)
             if guard.on_probation:
                 self._retire_all()
         return True
@@ -219,7 +225,7 @@ class TrainLoop:
                 position.vector = self.fresh_vector
             else:  # already retired, as on probation
                 self._settle()
-                self._log_interval(position.step)
+                self._log_row(position.step)
         if self._val_plan.is_due(position.step) and not self._validates_after_epoch():
             self._settle()
             self._validate(f"val_step_{position.step}")
@@ -246,18 +252,18 @@ class TrainLoop:
         return True
 
     def _retire(self, record: CallRecord) -> None:
-        """Wait for a call and do what was waiting for it."""
+        """Do what was waiting for a call, which is waited for if need be."""
         report = np.asarray(record.report)
         if report[0] and not self.status:
             self._stop_at_non_finite(record, report)
         if record.is_logged:
-            self._add_to_totals(HostMetrics(self.layout, report))
-            self._log_interval(record.last_step)
-        if self.hooks.wants_steps:
-            step_metrics = HostMetrics(self.layout, report).last_step()
+            self._totals_of_epoch().add(report)
+            self._log_row(record.last_step, report)
+        if self._wants_steps:
+            step_metrics = self._read_row.last_step(report)
             self.hooks.call("on_training_step", step_metrics, record.epoch, record.last_step)
         if record.dispatched_s >= self.bar.next_refresh_s:
-            self.bar.show(record.last_step, HostMetrics(self.layout, report).last_step(), self.clock.now())
+            self.bar.show(record.last_step, self._read_row.last_step(report), self.clock.now())
 
     def _retire_all(self) -> None:
         while self._window:
@@ -268,27 +274,32 @@ class TrainLoop:
         self._retire_all()
         position = self.position
         if position.vector is not self.fresh_vector:
-            self._add_to_totals(HostMetrics(self.layout, np.asarray(position.vector)))
+            vector = np.asarray(position.vector)
+            self._totals_of_epoch().add(vector)
+            if position.interval is None:
+                position.interval = MetricTotals(self.layout)
+            position.interval.add(vector)
             position.vector = self.fresh_vector
 
-    def _add_to_totals(self, metrics: HostMetrics) -> None:
-        position = self.position
-        if position.epoch_totals is None:
-            position.epoch_totals = HostMetrics(self.layout)
-        position.epoch_totals.merge(metrics)
-        if position.interval is None:
-            position.interval = metrics
-        else:
-            position.interval.merge(metrics)
+    def _totals_of_epoch(self) -> MetricTotals:
+        if self.position.epoch_totals is None:
+            self.position.epoch_totals = MetricTotals(self.layout)
+        return self.position.epoch_totals
 
-    def _log_interval(self, step: int) -> None:
-        interval, self.position.interval = self.position.interval, None
-        if interval is not None:
-            self.logger.log_row(interval.compute(), step)
+    def _log_row(self, step: int, vector: np.ndarray | None = None) -> None:
+        """Log the steps since the last row: what was settled before, and a vector on top."""
+        settled, self.position.interval = self.position.interval, None
+        if settled is None:
+            assert vector is not None
+            self.logger.log_row(self._read_row(vector), step)
+            return
+        if vector is not None:
+            settled.add(vector)
+        self.logger.log_row(settled.compute(), step)
 
     def _stop_at_non_finite(self, record: CallRecord, report: np.ndarray) -> None:
         self.request_stop("nan")
-        values = HostMetrics(self.layout, report).last_step()
+        values = self._read_row.last_step(report)
         shown = {name: value for name, value in values.items() if name == "loss" or not math.isfinite(value)}
         LOGGER.error(
             "step %d: the loss or the gradient norm is not finite (%s); training stops",

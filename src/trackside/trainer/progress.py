@@ -2,6 +2,7 @@
 
 import math
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -46,7 +47,7 @@ class ProgressBar:
                 unit="step",
                 dynamic_ncols=True,
                 mininterval=0,
-                smoothing=0.1,
+                smoothing=0.3,
             )
 
     def start_epoch(self, epoch: int) -> None:
@@ -59,6 +60,10 @@ class ProgressBar:
         """Draw the state after a step."""
         if self._bar is None:
             return
+        if self.next_refresh_s < 0:  # the first step, which compiled: rate and time left count from here
+            self._bar.n = self._bar.initial = step
+            self._bar.start_t = self._bar.last_print_t = time.time()
+            self._bar.last_print_n = step
         self.next_refresh_s = now_s + REFRESH_EVERY_S
         if "loss" in step_metrics:
             self._bar.set_postfix_str(f"loss={step_metrics['loss']:.4g}", refresh=False)

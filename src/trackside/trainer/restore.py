@@ -17,6 +17,9 @@ def restore_carry(carry: Carry, shardings: Carry, state_dict: dict[str, Any], is
         shardings: How its arrays lie on the mesh.
         state_dict: The saved state: `params`, and optionally `step`, `opt_state`, `mutable_variables`, `rng`.
         is_pruned: Whether the current state has no optimizer, so that a saved one is left aside.
+
+    Returns:
+        The new carry. Saved arrays that lie on the mesh already are part of it and not copied.
     """
     if "params" not in state_dict:
         raise CheckpointError(f"state_dict: expected the key 'params', got {sorted(state_dict)}")
@@ -37,15 +40,19 @@ def restore_carry(carry: Carry, shardings: Carry, state_dict: dict[str, Any], is
 
 
 def _like(current: Any, saved: Any) -> Any:
-    """The saved leaves in the containers of the current tree."""
-    return jax.tree.unflatten(jax.tree.structure(current), jax.tree.leaves(saved))
+    """The saved leaves in the containers of the current tree.
+
+    They are found by path: a saved tree may hold a named tuple as a dict, which has another order.
+    """
+    by_path = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(saved)}
+    return jax.tree_util.tree_map_with_path(lambda path, _: by_path[_name(path)], current)
 
 
 def check_same_form(name: str, current: Any, saved: Any) -> None:
     """Raise if a saved tree does not fit, naming every path that differs and both shapes."""
     now, then = _shapes(current), _shapes(saved)
     differences = [
-        f"{path}: {then.get(path, 'missing')} in the saved state, {now.get(path, 'not there')} in the model"
+        f"{path or name}: {then.get(path, 'missing')} in the saved state, {now.get(path, 'not there')} in the model"
         for path in sorted(now.keys() | then.keys())
         if now.get(path) != then.get(path)
     ]
@@ -57,9 +64,13 @@ def check_same_form(name: str, current: Any, saved: Any) -> None:
 
 def _shapes(tree: Any) -> dict[str, str]:
     return {
-        "/".join(_key(key) for key in path): f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}"
+        _name(path): f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def _name(path: Any) -> str:
+    return "/".join(_key(key) for key in path)
 
 
 def _key(key: Any) -> str:
@@ -81,13 +92,16 @@ def restore_loaders(state_dict: dict[str, Any], loaders: dict[str, Any]) -> None
         if loader is None or state is None:
             continue
         if isinstance(loader, dict):
-            restore_loaders(state, loader)
+            restore_loaders(
+                {f"{name}/{key}": position for key, position in state.items()},
+                {f"{name}/{key}": one for key, one in loader.items()},
+            )
         elif callable(getattr(loader, "set_state", None)):
             loader.set_state(state)
         elif callable(getattr(loader, "load_state_dict", None)):
             loader.load_state_dict(state)
         else:
             raise DataError(
-                f"{name}_loader: a position was saved for it, and {type(loader).__name__} has neither set_state nor "
+                f"loader {name!r}: a position was saved for it, and {type(loader).__name__} has neither set_state nor "
                 "load_state_dict; use a loader with a position, such as a grain iterator"
             )

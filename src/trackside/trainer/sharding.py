@@ -166,6 +166,8 @@ def auto_spec(mesh: Mesh, shape: Sequence[int], min_weight_size: int) -> Partiti
 
 
 def _check_spec(mesh: Mesh, path: str, shape: Sequence[int], spec: PartitionSpec) -> None:
+    if len(spec) > len(shape):
+        raise ConfigError(f"parameter {path}: its metadata names {len(spec)} dimensions, its shape is {tuple(shape)}")
     for size, axes in zip(shape, spec, strict=False):
         names = axes if isinstance(axes, tuple) else (axes,) if axes is not None else ()
         for name in names:
@@ -199,7 +201,7 @@ def optimizer_specs(mesh: Mesh, opt_state: Any, params: Any, specs: Any, min_wei
 
     def spec_of(path: Any, leaf: Any) -> PartitionSpec:
         names = _names(path)
-        for start in range(len(names)):
+        for start in range(len(names) + 1):
             shape, spec = by_path.get(names[start:], (None, None))
             if spec is not None and shape == leaf.shape:
                 return spec

@@ -126,6 +126,7 @@ class TrainerModule(TrainerSetup):
     def _close(self, loop: TrainLoop, status: str) -> None:
         """Close everything, whatever happened, with the status that the run really has."""
         loop.close()
+        loop.bar.close(self.global_step)
         self.callbacks.finalize(status)
         self.logger.finalize(status)
 
@@ -214,6 +215,8 @@ class TrainerModule(TrainerSetup):
             metrics.update({f"{name}_{key}" if name else key: value for key, value in values.items()})
         before_log(metrics)
         self.logger.end_epoch(metrics, self.global_step)
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        LOGGER.info("epoch %d, step %d, %s: %s", epoch_idx, self.global_step, mode, shown)
         return metrics
 
     def _run_model_eval(self, data_loader: Iterable, mode: str = "", epoch_idx: int = -1) -> Metrics:
@@ -231,7 +234,7 @@ class TrainerModule(TrainerSetup):
         desc = f"{mode} {epoch_idx}" if epoch_idx >= 0 else mode
 
         def tracked(batches: Iterable) -> Iterable:
-            return self.tracker(batches, desc=desc, total=loader_length(data_loader), leave=False)
+            return self.tracker(batches, desc=desc, total=loader_length(data_loader), leave=False, delay=1.0)
 
         return self._evaluator.evaluate(self._position.carry, data_loader, self._eval_step, layout, tracked)
 

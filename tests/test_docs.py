@@ -1,0 +1,54 @@
+"""The documentation: every Python block runs as it stands, and the README keeps to its size."""
+
+import re
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+MAX_README_LINES = 150
+
+
+def python_blocks(page: Path) -> Iterator[str]:
+    """The blocks of a page, each below as many empty lines as stand above it: tracebacks name the page's own lines."""
+    text = page.read_text(encoding="utf-8")
+    for match in BLOCK.finditer(text):
+        yield "\n" * text.count("\n", 0, match.start(1)) + match[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page run one after the other in one namespace, as a reader would paste them."""
+    # A module, since classes are found again by their module's name: by dataclasses and when configs are saved.
+    module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sys, "argv", [page.name, str(tmp_path / "run")])
+    monkeypatch.chdir(tmp_path)
+    for block in python_blocks(page):
+        exec(compile(block, str(page), "exec", dont_inherit=True), vars(module))
+
+
+def test_readme_shows_the_first_example() -> None:
+    """The README's first Python block is examples/regression.py, word for word."""
+    first = next(python_blocks(README)).lstrip("\n")
+    assert first == (ROOT / "examples" / "regression.py").read_text(encoding="utf-8")
+
+
+def test_readme_is_short() -> None:
+    """The README fits into 150 lines."""
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= MAX_README_LINES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_to_files(page: Path) -> None:
+    """Every relative link of a page names a file that is there."""
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,120 @@
+"""What users may import, and what an import costs."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import trackside
+
+PUBLIC = {
+    "trackside": [
+        "Batch",
+        "ConfigDict",
+        "DataloaderModule",
+        "Logger",
+        "LoggerConfig",
+        "ModelConfig",
+        "OptimizerConfig",
+        "ParallelConfig",
+        "SchedulerConfig",
+        "TracksideError",
+        "TrainerConfig",
+        "TrainerModule",
+        "apply_overrides",
+        "callbacks",
+        "config",
+        "load_config",
+        "logger",
+        "metrics",
+        "register",
+        "save_config",
+        "trainer",
+    ],
+    "trackside.callbacks": ["Callback", "CallbackConfig", "CallbackList"],
+    "trackside.config": ["ConfigDict", "apply_overrides", "load_config", "register", "save_config"],
+    "trackside.logger": [
+        "LOGGER",
+        "FileLogger",
+        "FileLoggerConfig",
+        "Logger",
+        "LoggerConfig",
+        "LoggerTool",
+        "LoggerToolsConfig",
+        "TensorBoardLogger",
+        "TensorBoardLoggerConfig",
+        "WandBLogger",
+        "WandBLoggerConfig",
+    ],
+    "trackside.metrics": [
+        "LOG_MODES",
+        "HostMetrics",
+        "MetricLayout",
+        "MetricRecorder",
+        "MetricSpec",
+        "MetricTotals",
+        "Metrics",
+        "RowReader",
+        "StepMetric",
+        "add_step_metrics",
+        "check_log_modes",
+        "reset_metrics",
+        "split_log_modes",
+        "to_host_metrics",
+    ],
+    "trackside.trainer": [
+        "LOGGER",
+        "Batch",
+        "DataloaderModule",
+        "ModelConfig",
+        "OptimizerConfig",
+        "ParallelConfig",
+        "SchedulerConfig",
+        "TrainState",
+        "TrainerConfig",
+        "TrainerModule",
+        "register_optimizer",
+        "register_schedule",
+    ],
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names(module: str) -> None:
+    """The public names are these and no others, and each can be imported."""
+    imported = importlib.import_module(module)
+    assert sorted(imported.__all__) == sorted(PUBLIC[module])
+    for name in imported.__all__:
+        assert getattr(imported, name) is not None
+
+
+def test_unknown_name_lists_those_that_exist() -> None:
+    """A misspelt name is an AttributeError that lists the names."""
+    with pytest.raises(AttributeError, match="TrainerModule"):
+        _ = trackside.TrainerModul  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def loaded_after(code: str) -> set[str]:
+    out = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return set(out.stdout.split())
+
+
+def test_import_is_lazy() -> None:
+    """Importing trackside imports none of its dependencies."""
+    heavy = {"jax", "numpy", "flax", "optax", "tqdm", "rich", "msgspec", "yaml", "tyro", "plotly"}
+    assert not heavy & loaded_after("import trackside")
+
+
+@pytest.mark.parametrize("module", ["events", "config", "errors", "clock", "optional", "schedule"])
+def test_parts_that_work_without_jax(module: str) -> None:
+    """What reads and describes runs does not need jax."""
+    assert "jax" not in loaded_after(f"import trackside.{module}")
+
+
+def test_training_does_not_import_extras() -> None:
+    """Optional packages are imported only when their tool is used."""
+    extras = {"wandb", "tensorboardX", "torch", "equinox", "sklearn"}
+    assert not extras & loaded_after("import trackside.trainer, trackside.logger, trackside.callbacks")
