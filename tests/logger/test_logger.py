@@ -490,5 +490,5 @@ def test_log_dir_is_the_path_as_text(tmp_path):
 
 def test_a_tools_config_must_say_how_to_create_it(make_logger):
     """The base class cannot be used by itself."""
-    with pytest.raises(NotImplementedError, match=r"create\(logger\)"):
+    with pytest.raises(ConfigError, match=r"create\(logger\)"):
         LoggerToolsConfig().create(make_logger())

@@ -535,3 +535,68 @@ def test_evaluation_is_tried_before_training() -> None:
     with pytest.raises(RuntimeError, match="evaluation is broken"):
         trainer.train_model(make_loader(1), make_loader(1), num_epochs=1)
     assert trainer.global_step == 0
+
+
+def test_restored_step_counts_towards_the_epochs() -> None:
+    """A state restored at a step is placed in its epoch, so that totals in epochs hold."""
+    trainer = make_trainer()
+    trainer.restore_model({"params": trainer.state.params, "step": 5})
+    trainer.train_model(make_loader(4), num_epochs=2)
+    assert trainer.global_step == 8
+    assert trainer._position.epoch == 2
+
+
+def test_status_tells_how_training_ended() -> None:
+    """The trainer says how its last training ended."""
+    trainer = make_trainer()
+    trainer.train_model(make_loader(1), num_epochs=1)
+    assert trainer.status == "success"
+    poisoned = make_loader(2)
+    poisoned[0].inputs[:] = np.nan
+    trainer.train_model(poisoned, num_epochs=3)
+    assert trainer.status == "nan"
+
+
+def test_test_after_training_leaves_the_run_finished(run_config: LoggerConfig) -> None:
+    """A test after training is logged, and the run still ends with its status."""
+    trainer = make_trainer(logger=run_config)
+    trainer.train_model(make_loader(1), num_epochs=1)
+    trainer.test_model(make_loader(1))
+    assert not trainer.logger.is_open
+    assert rows_of(run_config.log_path, mode="test")
+    assert rows_of(run_config.log_path, "status")[-1]["status"] == "success"
+
+
+def test_state_that_is_set_brings_its_step() -> None:
+    """Setting a state moves the trainer to that state's step."""
+    trainer = make_trainer()
+    trainer.state = trainer.state.replace(step=jnp.int32(7))
+    assert trainer.global_step == 7
+
+
+def test_model_that_does_not_take_a_config_is_explained() -> None:
+    """A model without a field for its config is an error that says how to add one."""
+
+    class NoField(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+            return nn.Dense(1)(x)
+
+    with pytest.raises(ConfigError, match="config: Any = None"):
+        make_trainer(model_class=NoField)
+    with pytest.raises(ConfigError, match="instance"):
+        make_trainer(model_class=Linear())  # pyright: ignore[reportArgumentType]
+
+
+def test_batch_without_inputs_is_explained() -> None:
+    """A batch of another kind is an error that names the method to override."""
+    with pytest.raises(DataError, match="batch_to_input"):
+        make_trainer(batch={"x": np.zeros((8, 4), np.float32)})
+
+
+def test_second_run_in_a_folder_is_announced(run_config: LoggerConfig, caplog: pytest.LogCaptureFixture) -> None:
+    """A run that goes to a folder with a run in it says so."""
+    make_trainer(logger=run_config).train_model(make_loader(1), num_epochs=1)
+    caplog.clear()
+    make_trainer(logger=run_config)
+    assert "holds a run already" in caplog.text

@@ -53,7 +53,12 @@ class Callback:
         """Called after the last step."""
 
     def on_training_epoch_start(self, epoch_idx: int) -> None:
-        """Called before the first step of an epoch."""
+        """Called before the first step of an epoch; by default at the config's cadence, `on_filtered_...`."""
+        if _is_due(self.config.every_n_epochs, epoch_idx):
+            self.on_filtered_training_epoch_start(epoch_idx)
+
+    def on_filtered_training_epoch_start(self, epoch_idx: int) -> None:
+        """Called before every `every_n_epochs`-th epoch."""
 
     def on_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
         """Called after the last step of an epoch; by default at the config's cadence, `on_filtered_...`."""
@@ -72,7 +77,12 @@ class Callback:
         """Called after every `every_n_steps` steps."""
 
     def on_validation_epoch_start(self, epoch_idx: int, step_idx: int) -> None:
-        """Called before a validation."""
+        """Called before a validation; by default at the config's cadence, `on_filtered_...`."""
+        if _is_due(self.config.every_n_epochs, epoch_idx):
+            self.on_filtered_validation_epoch_start(epoch_idx, step_idx)
+
+    def on_filtered_validation_epoch_start(self, epoch_idx: int, step_idx: int) -> None:
+        """Called before the validations of every `every_n_epochs` epochs."""
 
     def on_validation_epoch_end(self, eval_metrics: dict[str, Any], epoch_idx: int, step_idx: int) -> None:
         """Called after a validation; by default at the config's cadence, `on_filtered_...`."""

@@ -129,6 +129,11 @@ class Logger:
         return self.mode_stack[-1] if self.mode_stack else "default"
 
     @property
+    def is_open(self) -> bool:
+        """Whether the run's files are open: from the start, or the last use, to `finalize`."""
+        return self._is_open
+
+    @property
     def tools(self) -> list[LoggerTool]:
         """The tools that get what is logged."""
         return self._tools.tools
@@ -254,7 +259,7 @@ class Logger:
         self.log_row(to_host_metrics(metrics), step)
         return reset_metrics(metrics)
 
-    def log_row(self, host_metrics: Mapping[str, float], step: int) -> None:
+    def log_row(self, host_metrics: Mapping[str, float], step: int, now_s: float | None = None) -> None:
         """Log numbers that are on the host already, with `epoch` and `step_time`.
 
         `step_time` is in seconds per training step since the last row of training. Epochs of validation and test, and
@@ -263,6 +268,7 @@ class Logger:
         Args:
             host_metrics: The numbers by name.
             step: The current step.
+            now_s: When the step was over, on the logger's clock, if that was before this call.
         """
         if not self._is_open:
             self._reopen()
@@ -270,7 +276,7 @@ class Logger:
         mode = self.mode
         row = {**host_metrics, "epoch": self.epoch}
         if mode == "train" or mode == "default":
-            now = self._now()
+            now = self._now() if now_s is None else now_s
             if self.last_step_time is not None:
                 seconds = now - self.last_step_time - self._excluded_s
                 row["step_time"] = max(seconds, 0.0) / max(step - self.last_step, 1)
@@ -381,7 +387,10 @@ class Logger:
             raise
         self._is_open = True
         if self.log_path is not None:
-            self._environment = self._environment or gather_environment(self._process_index)
+            if self._environment is None:
+                self._environment = gather_environment(self._process_index)
+                if self._directory.held_a_run:
+                    LOGGER.warning("%s holds a run already; this one is appended to its files", self.log_path)
             self.events.write("environment", **self._environment)
 
     def _reopen(self) -> None:

@@ -29,11 +29,14 @@ class RunDirectory:
 
     def __init__(self, path: Path | None, log_name: str, process_index: int, clock: Clock):
         self.path = path
+        self.held_a_run = False
+        """Whether an event file was there already."""
         self.events: EventWriter | NullEventWriter = NullEventWriter()
         log_file = None
         try:
             if path is not None:
                 path.mkdir(parents=True, exist_ok=True)
+                self.held_a_run = (path / event_file_name(process_index)).exists()
                 self.events = EventWriter(path / event_file_name(process_index), clock)
                 log_file = path / log_file_name(log_name, process_index)
             self._log_output = LogOutput(log_file, to_console=process_index == 0)

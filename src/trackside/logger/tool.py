@@ -31,7 +31,10 @@ class LoggerToolsConfig(ConfigDict):
         Raises:
             ConfigError: The tool cannot work with this config or without a `log_path`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define create(logger) and return its LoggerTool.")
+        raise ConfigError(
+            f"log_tools: {type(self).__name__} is no tool. Name a tool's own config, such as FileLoggerConfig, or "
+            "define create(logger) and return its LoggerTool."
+        )
 
 
 class LoggerTool(abc.ABC):

@@ -46,7 +46,7 @@ class TrainerConfig(ConfigDict):
     intermediates_log_modes: list[str] = field(default_factory=lambda: ["mean"])
     """How intermediates are logged; the same choices."""
     logger: LoggerConfig | None = field(default_factory=LoggerConfig)
-    """The logger; None logs nothing."""
+    """The logger; None keeps no rows, neither on disk nor in tools."""
     callbacks: list[CallbackConfig] = field(default_factory=list)
     """Callbacks, in the order in which they are called."""
     seed_eval: int = 0

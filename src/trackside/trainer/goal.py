@@ -32,6 +32,14 @@ class Position:
     batches: Iterator | None = None
     guard: BufferGuard | None = None
 
+    def place_in_epochs(self, steps_per_epoch: int | None) -> None:
+        """Work out the epoch of a restored state, which knows its step only."""
+        if self.epoch == 0 and self.step > 0 and steps_per_epoch:
+            done, steps_into_epoch = divmod(self.step, steps_per_epoch)
+            self.is_epoch_open = steps_into_epoch > 0
+            self.epoch = done + self.is_epoch_open
+            self.epoch_start_step = self.step - steps_into_epoch
+
 
 @dataclass(frozen=True)
 class Goal:

@@ -82,6 +82,8 @@ def _check_structure(returned: Any) -> tuple[jax.Array, Any, Any]:
 def _describe(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, jax.Array):  # a tracer's class says nothing to the reader
+        return f"{value.dtype}{list(value.shape)}"
     return type(value).__name__
 
 

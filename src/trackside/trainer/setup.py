@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from trackside.callbacks import CallbackConfig, CallbackList
 from trackside.config import ConfigDict
-from trackside.errors import ConfigError
+from trackside.errors import ConfigError, DataError
 from trackside.logger import Logger, LoggerConfig
 from trackside.metrics import MetricLayout, MetricRecorder, Metrics
 from trackside.trainer import summary
@@ -65,10 +65,11 @@ class TrainerSetup(TrainerHooks):
         self._train_metric_shapes: MetricLayout | None = None
         self._eval_metric_shapes: MetricLayout | None = None
         self._pruned_state: Any = None
-        self.init_mesh(self.model_config, mesh)
-        self.build_model(self.model_config)
+        self.status = ""
         self.init_logger(self.trainer_config.logger)
         try:
+            self.init_mesh(self.model_config, mesh)
+            self.build_model(self.model_config)
             self.init_optimizer(self.optimizer_config)
             self.init_model(self.batch_to_input(batch))
             self.create_jitted_functions()
@@ -83,7 +84,12 @@ class TrainerSetup(TrainerHooks):
     @staticmethod
     def batch_to_input(batch: Any) -> Any:
         """The model's input in a batch. Override where `batch.inputs` is not it."""
-        return batch.inputs
+        try:
+            return batch.inputs
+        except AttributeError:
+            raise DataError(
+                f"batch: a {type(batch).__name__} has no `inputs`; override batch_to_input to say what the model gets"
+            ) from None
 
     def init_mesh(self, model_config: ModelConfig, mesh: Mesh | None = None) -> None:
         """Set up the device mesh, unless one is given."""
@@ -199,6 +205,7 @@ class TrainerSetup(TrainerHooks):
     @state.setter
     def state(self, state: Any) -> None:
         self._position.carry = to_carry(state)
+        self._position.step = int(state.step)
         self._pruned_state = None if isinstance(state, TrainState) else state
 
     @property

@@ -58,4 +58,4 @@ def describe_loader(loader: Any) -> str:
     if isinstance(loader, dict):
         return ", ".join(f"{name}: {describe_loader(one)}" for name, one in loader.items())
     length = loader_length(loader)
-    return type(loader).__name__ if length is None else f"{length} batches"
+    return type(loader).__name__ if length is None else f"{length} batch" if length == 1 else f"{length} batches"

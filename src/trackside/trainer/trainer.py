@@ -63,7 +63,7 @@ class TrainerModule(TrainerSetup):
             train_loader: Batches to train on: any iterable.
             val_loader: Batches to validate on; of a dict of loaders, each is evaluated and its key prefixed to the
                 metrics (`DATAKEY_METRICKEY`); None for no validation.
-            test_loader: Batches on which the best model is tested at the end; a dict likewise.
+            test_loader: Batches on which the model is tested at the end; a dict likewise.
             num_epochs: Number of epochs. Either this or `num_train_steps`.
             num_train_steps: Number of steps.
             steps_per_epoch: Steps per epoch, if it shall not be one pass over the loader.
@@ -74,6 +74,7 @@ class TrainerModule(TrainerSetup):
         """
         goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
         self._check_trainable()
+        self.set_dataset(DataloaderModule(train_loader, val_loader, test_loader))
         loop = self._build_loop(train_loader, val_loader, goal)
         status = "error"
         try:
@@ -125,6 +126,7 @@ class TrainerModule(TrainerSetup):
 
     def _close(self, loop: TrainLoop, status: str) -> None:
         """Close everything, whatever happened, with the status that the run really has."""
+        self.status = status
         loop.close()
         loop.bar.close(self.global_step)
         self.callbacks.finalize(status)
@@ -140,8 +142,8 @@ class TrainerModule(TrainerSetup):
         test_loader: Loaders | None,
     ) -> None:
         """Log what is about to be trained: length, loaders, parameters, devices."""
-        length = f"{num_epochs} epochs" if num_epochs is not None else f"{num_train_steps} steps"
-        per_epoch = f" of {steps_per_epoch} steps" if num_epochs is not None and steps_per_epoch else ""
+        length = _count(num_epochs, "epoch") if num_epochs is not None else _count(num_train_steps, "step")
+        per_epoch = f" of {_count(steps_per_epoch, 'step')}" if num_epochs is not None and steps_per_epoch else ""
         LOGGER.info("Training for %s%s, from step %d.", length, per_epoch, self.global_step)
         for name, loader in (("train", train_loader), ("val", val_loader), ("test", test_loader)):
             LOGGER.info("%s data: %s", name, summary.describe_loader(loader))
@@ -207,6 +209,7 @@ class TrainerModule(TrainerSetup):
         return self._evaluate(data_loader, mode, epoch_idx, lambda metrics: None)
 
     def _evaluate(self, data_loader: Loaders, mode: Any, epoch_idx: int, before_log: Callable) -> dict[str, float]:
+        was_open = self.logger.is_open
         self.logger.start_epoch(epoch_idx, self.global_step, mode)
         metrics: dict[str, float] = {}
         loaders = data_loader if isinstance(data_loader, dict) else {"": data_loader}
@@ -217,6 +220,8 @@ class TrainerModule(TrainerSetup):
         self.logger.end_epoch(metrics, self.global_step)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         LOGGER.info("epoch %d, step %d, %s: %s", epoch_idx, self.global_step, mode, shown)
+        if not was_open:  # after a training: the run is over again
+            self.logger.finalize(self.status)
         return metrics
 
     def _run_model_eval(self, data_loader: Iterable, mode: str = "", epoch_idx: int = -1) -> Metrics:
@@ -286,3 +291,7 @@ class TrainerModule(TrainerSetup):
             test_loader: Set to the position under `test`, if given.
         """
         restore_loaders(state_dict, {"train": train_loader, "val": val_loader, "test": test_loader})
+
+
+def _count(number: int | None, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

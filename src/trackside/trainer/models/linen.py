@@ -91,7 +91,15 @@ def build_adapter(config: ModelConfig) -> LinenAdapter:
         raise ConfigError(_unsupported(model_class))
     if not callable(model_class):
         raise ConfigError(f"model_class: expected a flax.linen.Module class, got {model_class!r}")
-    module = model_class(config.model_config if config.model_config is not None else config)
+    if isinstance(model_class, nn.Module):
+        raise ConfigError(f"model_class: expected a class, got an instance, {type(model_class).__name__}(...)")
+    try:
+        module = model_class(config.model_config if config.model_config is not None else config)
+    except TypeError as error:
+        raise ConfigError(
+            f"model_class: {getattr(model_class, '__name__', model_class)} is built with its config as the only "
+            f"argument, and that failed: {error}. A Linen model takes it by a field, such as `config: Any = None`"
+        ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(_unsupported(module))
     return LinenAdapter(module, config.parallel.rules)
