@@ -133,10 +133,11 @@ for step in range(1_000_000):
     process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process.stdout as acknowledged:
-        while int(acknowledged.readline()) < 500:
-            pass
+        last = 0
+        while last < 500:
+            last = int(acknowledged.readline())
         process.send_signal(signal.SIGKILL)
-        last = int([line for line in acknowledged.read().split(b"\n") if line][-1])
+        last = max([last, *(int(line) for line in acknowledged.read().split(b"\n") if line)])
     assert process.wait() == -signal.SIGKILL
     steps = [row["step"] for row in rows_of(path, "metrics")]
     assert steps == list(range(len(steps)))

@@ -190,6 +190,13 @@ def test_steps_per_epoch_goes_through_the_loader_as_a_stream() -> None:
     assert "epoch_end 2" in trainer.calls
 
 
+def test_steps_per_epoch_may_be_the_loaders_length() -> None:
+    """An epoch that ends with the loader is followed by one that starts it again."""
+    trainer = make_trainer()
+    trainer.train_model(make_loader(3), num_epochs=3, steps_per_epoch=3)
+    assert trainer.global_step == 9
+
+
 def test_loader_without_length_ends_the_epoch() -> None:
     """An epoch over a loader of unknown length is one pass over it."""
 
@@ -285,6 +292,22 @@ def test_non_finite_steps_are_let_through_on_request(run_config: LoggerConfig) -
     trainer.train_model(loader, num_epochs=1)
     assert trainer.global_step == 3
     assert rows_of(run_config.log_path, "status")[-1]["status"] == "success"
+
+
+def test_bad_batches_can_be_skipped(run_config: LoggerConfig) -> None:
+    """A batch that is not finite is left out as if it had not been there, and counted."""
+    loader = make_loader(5)
+    good = [batch for index, batch in enumerate(loader) if index != 2]
+    expected = make_trainer()
+    expected.train_model(good, num_epochs=1)
+    loader[2].inputs[:] = np.nan
+    trainer = make_trainer(logger=run_config, skip_bad_batches=True)
+    results = trainer.train_model(loader, num_epochs=1)
+    jax.tree.map(np.testing.assert_array_equal, expected.state.params, trainer.state.params)
+    assert trainer.status == "success"
+    assert trainer.global_step == 5
+    assert np.isfinite(results["train"]["loss_mean"])
+    assert [row["num_batches"] for row in rows_of(run_config.log_path, "skipped")] == [1]
 
 
 @dataclass

@@ -1,5 +1,24 @@
 """Callbacks: code that runs at fixed points of a training."""
 
 from trackside.callbacks.base import Callback, CallbackConfig, CallbackList
+from trackside.callbacks.early_stopping import EarlyStopping, EarlyStoppingConfig
+from trackside.callbacks.ema import EMA, EMAConfig
+from trackside.callbacks.learning_rate import LearningRateMonitor, LearningRateMonitorConfig
+from trackside.callbacks.model_checkpoint import CheckpointConfig, ModelCheckpoint
+from trackside.callbacks.progress_bar import ProgressBarCallback, ProgressBarConfig
 
-__all__ = ["Callback", "CallbackConfig", "CallbackList"]
+__all__ = [
+    "EMA",
+    "Callback",
+    "CallbackConfig",
+    "CallbackList",
+    "CheckpointConfig",
+    "EMAConfig",
+    "EarlyStopping",
+    "EarlyStoppingConfig",
+    "LearningRateMonitor",
+    "LearningRateMonitorConfig",
+    "ModelCheckpoint",
+    "ProgressBarCallback",
+    "ProgressBarConfig",
+]

@@ -1,11 +1,14 @@
 """Callbacks: code that runs at fixed points of a training, beside the trainer's own hooks."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from trackside.config import ConfigDict
+from trackside.schedule import Plan
 
 LOGGER = logging.getLogger(__name__)
 
@@ -20,6 +23,8 @@ class CallbackConfig(ConfigDict):
     """Call the filtered step hook after every so many steps; -1 for never."""
     main_process_only: bool = False
     """Run on the main process only."""
+    on_error: Literal["raise", "warn"] = "raise"
+    """Whether an error in the callback stops the run, or is logged once and the callback left alone from then on."""
 
     def create(self, trainer: Any, data_module: Any = None) -> "Callback":
         """Build the callback, bound to a trainer."""
@@ -37,10 +42,39 @@ class Callback:
         data_module: The loaders, if they are known already.
     """
 
+    plan: Plan | None = None
+    """The steps after which the callback wants to act before the next one begins: see `on_boundary`."""
+    shows_progress: bool = False
+    """Whether the callback asks for the trainer's progress bar."""
+
     def __init__(self, config: CallbackConfig, trainer: Any = None, data_module: Any = None):
         self.config = config
         self.trainer = trainer
         self.data_module = data_module
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the callback keeps checkpoints of the training, if it does."""
+        return None
+
+    def rank(self, metrics: Mapping[str, float]) -> float | None:
+        """How good a validation is by what the callback watches, lower being better; None if it watches nothing."""
+        return None
+
+    def evaluation_params(self, state: Any) -> Any:
+        """The parameters that evaluation shall use instead of the state's; None to leave it at those."""
+        return None
+
+    def bind(self, trainer: Any) -> None:
+        """Take over the trainer, for a callback that was made without one."""
+        self.trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has to survive a restart: anything that JSON can hold."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved state."""
 
     def set_dataset(self, data_module: Any) -> None:
         """Take over new loaders."""
@@ -92,6 +126,15 @@ class Callback:
     def on_filtered_validation_epoch_end(self, eval_metrics: dict[str, Any], epoch_idx: int, step_idx: int) -> None:
         """Called after the validations of every `every_n_epochs` epochs."""
 
+    def on_boundary(self, epoch_idx: int, step_idx: int) -> None:
+        """Called between two steps where `plan` is due: all steps up to `step_idx` have completed, none has begun."""
+
+    def on_settled(self, epoch_idx: int, step_idx: int) -> None:
+        """Called when all other hooks of a boundary, a validation or an epoch's end have run.
+
+        State, position and metrics of the training are complete and may be saved.
+        """
+
     def on_test_epoch_start(self, epoch_idx: int) -> None:
         """Called before a test."""
 
@@ -118,6 +161,7 @@ class CallbackList:
 
     def __init__(self, callbacks: Iterable[Callback] = ()):
         self.callbacks = list(callbacks)
+        self._failed: list[Callback] = []
         self._on_step = [callback for callback in self.callbacks if _overrides(callback, _STEP_HOOKS)]
 
     @property
@@ -127,12 +171,58 @@ class CallbackList:
 
     def call(self, hook: str, *args: Any) -> None:
         """Call a hook of every callback. An error names the callback that it came from."""
-        for callback in self._on_step if hook == "on_training_step" else self.callbacks:
+        self._call(self._on_step if hook == "on_training_step" else self.callbacks, hook, *args)
+
+    def _call(self, callbacks: list[Callback], hook: str, *args: Any) -> None:
+        for callback in callbacks:
+            if callback in self._failed:
+                continue
             try:
                 getattr(callback, hook)(*args)
             except Exception as error:
-                error.add_note(f"raised in {type(callback).__name__}.{hook}")
-                raise
+                where = f"{type(callback).__name__}.{hook}"
+                if callback.config.on_error == "raise":
+                    error.add_note(f"raised in {where}")
+                    raise
+                self._failed.append(callback)
+                LOGGER.exception("%s failed; training goes on without this callback", where)
+
+    def call_boundary(self, epoch_idx: int, step_idx: int) -> None:
+        """Call `on_boundary` of those that planned this step."""
+        due = [callback for callback in self.callbacks if callback.plan is not None and callback.plan.is_due(step_idx)]
+        self._call(due, "on_boundary", epoch_idx, step_idx)
+
+    def evaluation_params(self, state: Any) -> Any:
+        """The parameters that evaluation shall use by the first callback that has any; None for the state's own."""
+        offered = (callback.evaluation_params(state) for callback in self.callbacks)
+        return next((params for params in offered if params is not None), None)
+
+    def rank(self, metrics: Mapping[str, float]) -> float | None:
+        """How good a validation is by the first callback that has an opinion, lower being better."""
+        ranks = (callback.rank(metrics) for callback in self.callbacks)
+        return next((rank for rank in ranks if rank is not None), None)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The callbacks' plans."""
+        return [callback.plan for callback in self.callbacks if callback.plan is not None]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all callbacks, by class and order."""
+        return {name: callback.state_dict() for name, callback in self._named()}
+
+    def load_state_dict(self, states: dict[str, Any]) -> None:
+        """Give saved states back to the callbacks of the same class and order."""
+        for name, callback in self._named():
+            if name in states:
+                callback.load_state_dict(states[name])
+
+    def _named(self) -> Iterator[tuple[str, Callback]]:
+        counts: Counter[str] = Counter()
+        for callback in self.callbacks:
+            name = type(callback).__name__
+            yield f"{name}-{counts[name]}", callback
+            counts[name] += 1
 
     def finalize(self, status: str) -> None:
         """Close every callback; one that fails is reported and does not keep the others from closing."""

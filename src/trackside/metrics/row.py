@@ -96,10 +96,11 @@ class MetricTotals:
 
     Args:
         layout: The layout of the vectors.
+        metrics: What to begin with; nothing if left out.
     """
 
-    def __init__(self, layout: MetricLayout):
-        self._metrics = HostMetrics(layout)
+    def __init__(self, layout: MetricLayout, metrics: HostMetrics | None = None):
+        self._metrics = HostMetrics(layout) if metrics is None else metrics
         self._waiting: list[np.ndarray] = []
 
     def add(self, vector: np.ndarray) -> None:

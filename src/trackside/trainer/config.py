@@ -1,6 +1,7 @@
 """The trainer's config."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from trackside.callbacks import CallbackConfig
 from trackside.config import ConfigDict
@@ -31,6 +32,8 @@ class TrainerConfig(ConfigDict):
     """Validate after every so many steps; -1 for never. Goes together with `check_val_every_n_epoch`."""
     check_for_nan: bool = True
     """Stop training at the first step whose loss or gradient norm is not finite."""
+    skip_bad_batches: bool = False
+    """Leave out batches whose loss or gradient norm is not finite, and count them, instead of stopping."""
     log_grad_norm: bool = True
     """Log the norm of the gradients."""
     log_grad_norm_per_param: bool = False
@@ -51,10 +54,18 @@ class TrainerConfig(ConfigDict):
     """Callbacks, in the order in which they are called."""
     seed_eval: int = 0
     """Seed of evaluation, so that models with randomness in evaluation give the same metrics each time."""
+    resume: Literal["never", "auto", "must"] = "never"
+    """Whether to go on from the newest good checkpoint: never, if there is one, or else fail."""
+    save_on_interrupt: bool = True
+    """Save on Ctrl-C and SIGTERM, where a callback keeps checkpoints."""
+    watchdog_timeout_s: float = -1
+    """End the process with exit code 78, and show where it hangs, when no step completes for so long; -1 for never."""
     max_inflight_steps: int = 2
     """How many steps the host may be ahead of the device; more hides longer pauses and holds more batches."""
 
     def __post_init__(self) -> None:
+        if self.resume not in ("never", "auto", "must"):
+            raise ConfigError(f"resume: expected 'never', 'auto' or 'must', got {self.resume!r}")
         for name in ("gradient_accumulate_steps", "max_inflight_steps"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected a positive number, got {getattr(self, name)}")

@@ -33,6 +33,8 @@ class Evaluator:
         self._placement = placement
         self._max_inflight_steps = max_inflight_steps
         self._calls: dict[Any, Callable] = {}
+        self.num_batches = 0
+        """Batches evaluated so far, as a sign of life."""
 
     def evaluate(
         self,
@@ -92,6 +94,7 @@ class Evaluator:
             if num_batches == 0:
                 self._placement.check_structure(batch)
             num_batches += 1
+            self.num_batches += 1
             is_split = self._placement.is_divisible(batch)
             if (*key, is_split) not in self._calls:
                 shardings = self._placement.shardings if is_split else replicated(self._compiler.mesh)

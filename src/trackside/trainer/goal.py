@@ -31,6 +31,10 @@ class Position:
     loader: Any = None
     batches: Iterator | None = None
     guard: BufferGuard | None = None
+    loader_position: Any = None
+    """Where a restored training has to set the loader before it goes on, if the loader can tell."""
+    is_restored: bool = False
+    """Whether the loader is still at its start while the training is not."""
 
     def place_in_epochs(self, steps_per_epoch: int | None) -> None:
         """Work out the epoch of a restored state, which knows its step only."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trackside.callbacks import CallbackList
+from trackside.schedule import Plan
 
 
 class TrainerHooks:
@@ -81,8 +82,21 @@ class Hooks:
         """Evaluate on the validation set, with hooks and log row."""
         return self.run_validation(epoch) if self.run_validation is not None else {}
 
+    @property
+    def plans(self) -> list[Plan]:
+        """The steps that callbacks have planned to act after."""
+        return self.callbacks.plans
+
+    def rank(self, metrics: dict[str, float]) -> float | None:
+        """How good a validation is, lower being better; None if no callback says."""
+        return self.callbacks.rank(metrics)
+
     def call(self, hook: str, *args: Any) -> None:
         """Call a hook of the trainer, then of its callbacks."""
-        if hook != "on_training_step":  # callbacks only
+        if hook not in ("on_training_step", "on_settled"):  # callbacks only
             getattr(self.trainer, hook)(*args)
         self.callbacks.call(hook, *args)
+
+    def call_boundary(self, epoch_idx: int, step_idx: int) -> None:
+        """Let the callbacks act that planned to act after this step."""
+        self.callbacks.call_boundary(epoch_idx, step_idx)

@@ -7,8 +7,8 @@ What happens, in order:
         on_training_epoch_start
         for each step: batch, room among the steps in flight, call
             when a step has completed: finite check, its log row if one is due, on_training_step
-            at a boundary: validation if one is due, with its own hooks
-        on_training_epoch_end, the epoch's row, validation if one is due
+            at a boundary: on_boundary of those who planned it, validation if one is due, on_settled
+        on_training_epoch_end, the epoch's row, validation if one is due, on_settled
     on_training_end
 
 The loop runs from boundary to boundary. In between it only feeds the device: it waits for the call before the last
@@ -37,6 +37,7 @@ from trackside.trainer.feed import BatchPlacement, BufferGuard, open_loader
 from trackside.trainer.goal import Goal, Position
 from trackside.trainer.progress import ProgressBar
 from trackside.trainer.state import Carry
+from trackside.trainer.step import SKIPPED
 
 LOGGER = logging.getLogger(__name__)
 
@@ -85,6 +86,19 @@ class LoopHooks(Protocol):
         """Call a hook of the trainer and of every callback."""
         ...
 
+    @property
+    def plans(self) -> list[Plan]:
+        """The steps that somebody has planned to act after."""
+        ...
+
+    def call_boundary(self, epoch_idx: int, step_idx: int) -> None:
+        """Let those act that planned to act after this step."""
+        ...
+
+    def rank(self, metrics: dict[str, float]) -> float | None:
+        """How good a validation is, lower being better; None if nobody says."""
+        ...
+
     def validate(self, epoch: int, /) -> dict[str, float]:
         """Evaluate on the validation set, with hooks and log row."""
         ...
@@ -110,7 +124,6 @@ class TrainLoop:
     check_val_every_n_steps: int = -1
     check_val_every_n_epoch: int = -1
     clock: Clock = SYSTEM_CLOCK
-    plans: list[Plan] = field(default_factory=list)
     status: str = ""
     """Why training stopped before its goal; empty while it goes on."""
     results: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -122,11 +135,12 @@ class TrainLoop:
         self._unwritten: list[CallRecord] = []
         self._compiles: CompileCounter = compile_counter()
         self._is_first_call = True
+        self._opened_at_step = -1
         self._read_row = RowReader(self.layout)
         self._wants_steps = self.hooks.wants_steps
         self._log_plan = Every(self.log_every_n_steps, "log_every_n_steps")
         self._val_plan = Every(self.check_val_every_n_steps, "check_val_every_n_steps")
-        self._all_plans = [self._log_plan, self._val_plan, At(self.goal.last_step), *self.plans]
+        self._all_plans = [self._log_plan, self._val_plan, At(self.goal.last_step), *self.hooks.plans]
         self.position.place_in_epochs(self.goal.steps_per_epoch)
         if self.position.vector is None:
             self.position.vector = self.fresh_vector
@@ -137,11 +151,14 @@ class TrainLoop:
         while not self.status and not self.goal.is_reached(self.position):
             self._start_epoch()
             self._train_epoch()
+            if self.status == "interrupted":  # the epoch is not over: it goes on when training does
+                self._settle()
+                return
             self._end_epoch()
         self.hooks.call("on_training_end")
 
     def request_stop(self, status: str) -> None:
-        """Stop after the current step."""
+        """Stop after the current step: `success` for a training that is done before its goal."""
         self.status = self.status or status
 
     def _start_epoch(self) -> None:
@@ -155,6 +172,8 @@ class TrainLoop:
         goes_on = position.loader is self.loader and position.batches is not None
         if not goes_on or (is_new and not self.goal.loader_goes_on):
             self._open_loader()
+        if position.is_restored:
+            self._place_loader(is_new)
         self.logger.start_epoch(position.epoch, position.step, "train")
         self.bar.start_epoch(position.epoch)
         self.hooks.call("on_training_epoch_start", position.epoch)
@@ -163,7 +182,27 @@ class TrainLoop:
         position = self.position
         position.loader = self.loader
         position.batches = open_loader(self.loader, "train_loader")
+        self._opened_at_step = position.step
         position.guard = BufferGuard(self.loader, self.max_inflight_steps)
+
+    def _place_loader(self, is_new_epoch: bool) -> None:
+        """Set a loader to where a restored training stands: by its own position, or by passing over batches."""
+        position = self.position
+        position.is_restored = False
+        goes_on = self.goal.loader_goes_on or position.batches is self.loader
+        set_state = getattr(position.batches, "set_state", None)
+        if position.loader_position is not None and callable(set_state):
+            if goes_on or not is_new_epoch:
+                set_state(position.loader_position)
+                self._opened_at_step = -1
+            return
+        num_passed = position.step if goes_on else position.step - position.epoch_start_step
+        self._opened_at_step = -1 if num_passed else self._opened_at_step
+        for _ in range(num_passed):
+            assert position.batches is not None
+            if next(position.batches, None) is None:
+                self._open_loader()
+                next(position.batches)
 
     def _train_epoch(self) -> None:
         position, epoch_end = self.position, self.goal.epoch_end(self.position)
@@ -173,7 +212,7 @@ class TrainLoop:
             is_exhausted = not self._run_until(boundary)
             if position.step > step_before:
                 self._at_boundary()
-            if is_exhausted and not self._continue_loader(is_empty=position.step == step_before):
+            if is_exhausted and not self._continue_loader():
                 break
 
     def _run_until(self, boundary: float) -> bool:
@@ -236,9 +275,16 @@ class TrainLoop:
             else:  # already retired, as on probation
                 self._settle()
                 self._log_row(position.step, self.clock.now())
-        if self._val_plan.is_due(position.step) and not self._validates_after_epoch():
+        is_planned = any(plan.is_due(position.step) for plan in self.hooks.plans)
+        if is_planned:
+            self._settle()
+            self.hooks.call_boundary(position.epoch, position.step)
+        is_validated = self._val_plan.is_due(position.step) and not self._validates_after_epoch()
+        if is_validated:
             self._settle()
             self._validate(f"val_step_{position.step}")
+        if (is_planned or is_validated) and position.step < self.goal.epoch_end(position):
+            self.hooks.call("on_settled", position.epoch, position.step)
 
     def _validates_after_epoch(self) -> bool:
         """Whether the validation after this epoch comes at this very step and will serve for both."""
@@ -248,10 +294,10 @@ class TrainLoop:
     def _is_epoch_validated(self) -> bool:
         return self.check_val_every_n_epoch > 0 and self.position.epoch % self.check_val_every_n_epoch == 0
 
-    def _continue_loader(self, is_empty: bool) -> bool:
+    def _continue_loader(self) -> bool:
         """Start the loader again where an epoch is longer than one pass over it."""
         position = self.position
-        if position.step == position.epoch_start_step or (is_empty and self.goal.loader_goes_on):
+        if position.step == self._opened_at_step:
             raise DataError(
                 f"train_loader: gave no batch at step {position.step + 1} in epoch {position.epoch}. An iterator can "
                 "be gone through only once: pass a loader that starts anew each time, or fewer epochs"
@@ -344,15 +390,27 @@ class TrainLoop:
         self._settle()
         totals = position.epoch_totals
         metrics: dict[str, Any] = totals.compute() if totals is not None else {}
+        if totals is not None:
+            self._report_skipped(totals)
         self.hooks.call("on_training_epoch_end", metrics, position.epoch)
         self.train_metrics = self.logger.end_epoch(metrics, position.step)
         length = self.goal.steps_per_epoch
         was_cut = length is not None and position.step - position.epoch_start_step < length
         position.is_epoch_open = was_cut and self.goal.is_reached(position)
-        if not self.status and self._is_epoch_validated():
+        if self.status in ("", "success") and self._is_epoch_validated():
             self._validate(f"val_epoch_{position.epoch}")
             if self._val_plan.is_due(position.step):
                 self.results[f"val_step_{position.step}"] = self.results[f"val_epoch_{position.epoch}"]
+        if self.status != "nan":
+            self.hooks.call("on_settled", position.epoch, position.step)
+
+    def _report_skipped(self, totals: MetricTotals) -> None:
+        if SKIPPED not in self.layout.names:
+            return
+        num_skipped = round(totals.metrics.sum[self.layout.names.index(SKIPPED)])
+        if num_skipped:
+            LOGGER.warning("epoch %d: %d batches were skipped as not finite", self.position.epoch, num_skipped)
+            self.logger.events.write("skipped", epoch=self.position.epoch, num_batches=num_skipped)
 
     def _validate(self, key: str) -> None:
         metrics = self.hooks.validate(self.position.epoch)
@@ -362,8 +420,12 @@ class TrainLoop:
         if key.startswith("val_step") and self.position.epoch_totals is not None:
             self.train_metrics = self.position.epoch_totals.compute()
         best = self.position.best
-        if not best or validation_loss(metrics) < validation_loss(best["val"]):
+        if not best or self._rank(metrics) < self._rank(best["val"]):
             self.position.best = {"train": self.train_metrics, "val": metrics}
+
+    def _rank(self, metrics: dict[str, float]) -> float:
+        rank = self.hooks.rank(metrics)
+        return validation_loss(metrics) if rank is None else rank
 
     def close(self) -> None:
         """Keep what can be kept when an error ends the loop: rows whose steps have completed are logged."""

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from trackside.callbacks import CallbackConfig, CallbackList
@@ -20,10 +22,11 @@ from trackside.trainer.feed import BatchPlacement
 from trackside.trainer.gradients import LossEvaluator
 from trackside.trainer.hooks import TrainerHooks
 from trackside.trainer.init_state import init_carry
+from trackside.trainer.learning_rate import build_schedule
 from trackside.trainer.loop import Position
 from trackside.trainer.models import ModelConfig, build_adapter
 from trackside.trainer.optimizer import OptimizerConfig, build_optimizer
-from trackside.trainer.sharding import build_mesh
+from trackside.trainer.sharding import build_mesh, optimizer_specs, to_shardings
 from trackside.trainer.state import TrainState, to_carry, with_carry
 from trackside.trainer.step import EvalStep, StepCompiler, TrainStep, build_eval_step, build_train_step, view_carry
 
@@ -129,6 +132,7 @@ class TrainerSetup(TrainerHooks):
     def init_optimizer(self, optimizer_config: OptimizerConfig) -> None:
         """Build the optimizer."""
         self.tx = build_optimizer(optimizer_config)
+        self._schedule = build_schedule(optimizer_config.scheduler)
 
     def init_model(self, exmp_input: Any) -> None:
         """Create the training state with new parameters, spread over the mesh.
@@ -147,6 +151,22 @@ class TrainerSetup(TrainerHooks):
         )
         self._position = Position(carry)
         self._start_step = 0
+
+    def extend_optimizer(self, transform: optax.GradientTransformation) -> None:
+        """Let another transformation follow the optimizer, such as one that keeps an average of the parameters.
+
+        The step is compiled anew. To be called before training, or between two trainings.
+        """
+        carry, specs = self._position.carry, jax.tree.map(lambda sharding: sharding.spec, self._carry_shardings.params)
+        minimum = self.model_config.parallel.fsdp_min_weight_size
+        abstract = jax.eval_shape(transform.init, carry.params)
+        added = to_shardings(self.mesh, optimizer_specs(self.mesh, abstract, carry.params, specs, minimum))
+        state = jax.jit(transform.init, out_shardings=added)(carry.params)
+        self._position.carry = carry._replace(opt_state=(carry.opt_state, state))
+        self._carry_shardings = self._carry_shardings._replace(opt_state=(self._carry_shardings.opt_state, added))
+        self.tx = optax.chain(self.tx, transform)
+        self._position.vector = None
+        self.create_jitted_functions()
 
     @staticmethod
     def get_model_rng(rng: Any) -> dict[str, Any]:
@@ -221,6 +241,10 @@ class TrainerSetup(TrainerHooks):
     def first_step(self) -> bool:
         """Whether no step was made yet since the trainer was built or restored."""
         return self._position.step == self._start_step
+
+    def learning_rate(self, step: int | None = None) -> float:
+        """The learning rate after a number of steps; the current one if left out."""
+        return np.asarray(self._schedule(self.global_step if step is None else step)).item()
 
     def get_num_params(self) -> int:
         """The number of parameters in the model."""

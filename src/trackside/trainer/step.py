@@ -17,11 +17,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from trackside.metrics import MetricLayout, MetricRecorder, Metrics
+from trackside.metrics import MetricLayout, MetricRecorder, Metrics, StepMetric, split_log_modes
 from trackside.trainer.config import TrainerConfig
 from trackside.trainer.gradients import LossEvaluator, compute_gradients
 from trackside.trainer.sharding import replicated, use_mesh_in_trace
 from trackside.trainer.state import Carry, TrainState, to_carry, typed_key
+
+SKIPPED = "skipped"
+"""The metric that counts batches that were left out."""
 
 TrainStep = Callable[[TrainState, Any, Metrics], tuple[TrainState, Metrics]]
 EvalStep = Callable[[TrainState, Any, Metrics], Metrics]
@@ -42,16 +45,29 @@ def build_train_step(config: TrainerConfig, evaluate: LossEvaluator) -> TrainSte
             config.gradient_accumulate_scan,
         )
         with jax.named_scope("update"):
-            state = state.apply_gradients(grads, mutable_variables=result.mutable_variables)
+            new_state = state.apply_gradients(grads, mutable_variables=result.mutable_variables)
         with jax.named_scope("metrics"):
-            norms, grad_norm = _norm_metrics(config, grads, state.params)
-            finite = True
-            if config.check_for_nan:
-                finite = jnp.isfinite(result.loss) & jnp.isfinite(grad_norm)
-            metrics = metrics.update({**result.metrics, **norms}, evaluate.log_modes, finite=finite)
-        return state, metrics
+            norms, grad_norm = _norm_metrics(config, grads, new_state.params)
+            step_metrics = split_log_modes({**result.metrics, **norms})[0]
+            finite = jnp.isfinite(result.loss) & jnp.isfinite(grad_norm)
+            if config.skip_bad_batches:
+                new_state = _keep_if(finite, new_state, state.replace(step=new_state.step))
+                step_metrics = _without_items_unless(finite, step_metrics)
+                step_metrics.update(split_log_modes({SKIPPED: jnp.where(finite, 0.0, 1.0)})[0])
+            must_stop = config.check_for_nan and not config.skip_bad_batches
+            metrics = metrics.update(step_metrics, evaluate.log_modes, finite=finite if must_stop else True)
+        return new_state, metrics
 
     return train_step
+
+
+def _keep_if(condition: jax.Array, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jax.lax.select(jnp.broadcast_to(condition, jnp.shape(a)), a, b), new, old)
+
+
+def _without_items_unless(condition: jax.Array, metrics: dict[str, StepMetric]) -> dict[str, StepMetric]:
+    """The metrics as they are, or as those of a step that had no items."""
+    return jax.tree.map(lambda word: jnp.where(condition, word, jnp.zeros_like(word)), metrics)
 
 
 def _norm_metrics(config: TrainerConfig, grads: Any, params: Any) -> tuple[dict[str, Any], jax.Array]:

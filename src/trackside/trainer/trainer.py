@@ -1,4 +1,4 @@
-"""The trainer: training, evaluation and saved states on what the set-up has built."""
+"""The trainer: training and evaluation on what the set-up has built."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -6,27 +6,29 @@ from typing import Any
 
 import jax
 
-from trackside.callbacks import CallbackList
+from trackside.callbacks import Callback, CallbackList
 from trackside.errors import ConfigError
 from trackside.metrics import Metrics, to_host_metrics
 from trackside.trainer import summary
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.feed import loader_length
-from trackside.trainer.goal import Goal, Position
+from trackside.trainer.goal import Goal
 from trackside.trainer.hooks import Hooks
+from trackside.trainer.interrupts import Interrupts
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.progress import ProgressBar, is_shown, track
-from trackside.trainer.restore import restore_carry, restore_loaders
-from trackside.trainer.setup import TrainerSetup
+from trackside.trainer.run_lock import RunLock
+from trackside.trainer.saved_states import SavedStates
 from trackside.trainer.sharding import replicated
-from trackside.trainer.state import TrainState
+from trackside.trainer.state import Carry, TrainState
+from trackside.trainer.watchdog import Watchdog
 
 LOGGER = logging.getLogger(__name__)
 
 Loaders = Iterable | dict[str, Iterable]
 
 
-class TrainerModule(TrainerSetup):
+class TrainerModule(SavedStates):
     """Trains, evaluates and logs a model. Subclasses define `loss_function`.
 
     Args:
@@ -46,6 +48,8 @@ class TrainerModule(TrainerSetup):
         for callback in self.callbacks:
             callback.set_dataset(dataset)
 
+    _loop: TrainLoop | None = None
+
     def train_model(
         self,
         train_loader: Iterable,
@@ -63,7 +67,8 @@ class TrainerModule(TrainerSetup):
             train_loader: Batches to train on: any iterable.
             val_loader: Batches to validate on; of a dict of loaders, each is evaluated and its key prefixed to the
                 metrics (`DATAKEY_METRICKEY`); None for no validation.
-            test_loader: Batches on which the model is tested at the end; a dict likewise.
+            test_loader: Batches on which the model is tested at the end, the best one where a callback keeps it; a dict
+                likewise.
             num_epochs: Number of epochs. Either this or `num_train_steps`.
             num_train_steps: Number of steps.
             steps_per_epoch: Steps per epoch, if it shall not be one pass over the loader.
@@ -73,21 +78,34 @@ class TrainerModule(TrainerSetup):
             `val_step_<n>`, and those of the test.
         """
         goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
+        with RunLock(self.logger.log_path if jax.process_index() == 0 else None):
+            return self._train(goal, train_loader, val_loader, test_loader)
+
+    def _train(
+        self, goal: Goal, train_loader: Iterable, val_loader: Loaders | None, test_loader: Loaders | None
+    ) -> dict[str, dict[str, float]]:
         self._check_trainable()
         self.set_dataset(DataloaderModule(train_loader, val_loader, test_loader))
-        loop = self._build_loop(train_loader, val_loader, goal)
+        self.resume()
+        loop = self._loop = self._build_loop(train_loader, val_loader, goal)
         status = "error"
         try:
             self.logger.on_training_start()
             self.log_training_info(
-                num_epochs, num_train_steps, goal.steps_per_epoch, train_loader, val_loader, test_loader
+                goal.num_epochs, goal.num_train_steps, goal.steps_per_epoch, train_loader, val_loader, test_loader
             )
             if val_loader is not None and not goal.is_reached(self._position):
                 self.test_eval_function(val_loader)
-            loop.run()
+            with Interrupts(lambda: loop.request_stop("interrupted")) as interrupts, self._watchdog():
+                loop.run()
+            if loop.status == "interrupted":
+                self._save_interrupted()
+                status = "interrupted"
+                interrupts.leave()
             results = {**loop.results, **(self._position.best or {"train": loop.train_metrics})}
-            if test_loader is not None and not loop.status:
-                results["test"] = self.test_model(test_loader, apply_callbacks=True, epoch_idx=self._position.epoch)
+            if test_loader is not None and loop.status in ("", "success"):
+                with self.best_model():
+                    results["test"] = self.test_model(test_loader, apply_callbacks=True, epoch_idx=self._position.epoch)
             status = loop.status or "success"
             return results
         except KeyboardInterrupt:
@@ -95,6 +113,81 @@ class TrainerModule(TrainerSetup):
             raise
         finally:
             self._close(loop, status)
+
+    def fit(
+        self,
+        train_loader: Iterable | None = None,
+        val_loader: Loaders | None = None,
+        test_loader: Loaders | None = None,
+        *,
+        num_epochs: int | None = None,
+        num_train_steps: int | None = None,
+        steps_per_epoch: int | None = None,
+        callbacks: Iterable[Callback] = (),
+    ) -> dict[str, dict[str, float]]:
+        """Train with more callbacks than those of the config; one epoch unless told otherwise.
+
+        Args:
+            train_loader: Batches to train on; those set by `set_dataset` if left out.
+            val_loader: Batches to validate on; likewise.
+            test_loader: Batches to test on; likewise.
+            num_epochs: As in `train_model`.
+            num_train_steps: As in `train_model`.
+            steps_per_epoch: As in `train_model`.
+            callbacks: A list or `CallbackList` of callbacks, called after those of the config.
+
+        Returns:
+            As `train_model`.
+        """
+        dataset = self.dataset or DataloaderModule()
+        train_loader = dataset.train_dataloader if train_loader is None else train_loader
+        if train_loader is None:
+            raise ConfigError("train_loader: there is none; pass one, or set the loaders with set_dataset before")
+        if num_epochs is None and num_train_steps is None:
+            num_epochs = 1
+        before = self.callbacks
+        added = list(callbacks)
+        for callback in added:
+            callback.bind(self)
+        self.callbacks = CallbackList([*before, *added])
+        try:
+            return self.train_model(
+                train_loader,
+                dataset.val_dataloader if val_loader is None else val_loader,
+                dataset.test_dataloader if test_loader is None else test_loader,
+                num_epochs,
+                num_train_steps,
+                steps_per_epoch,
+            )
+        finally:
+            self.callbacks = before
+
+    def request_stop(self, reason: str) -> None:
+        """End the training after the current step, as one that is done.
+
+        Args:
+            reason: Why, for the log.
+        """
+        LOGGER.info("training stops: %s", reason)
+        if self.logger.is_open:
+            self.logger.events.write("stop", reason=reason, step=self.global_step)
+        if self._loop is not None:
+            self._loop.request_stop("success")
+
+    def validates_epoch(self, epoch_idx: int) -> bool:
+        """Whether a validation follows the given epoch."""
+        every = self._loop.check_val_every_n_epoch if self._loop is not None else -1
+        return every > 0 and epoch_idx % every == 0
+
+    def _watchdog(self) -> Watchdog:
+        return Watchdog(self.trainer_config.watchdog_timeout_s, lambda: self.global_step + self._evaluator.num_batches)
+
+    def _save_interrupted(self) -> None:
+        if self.trainer_config.save_on_interrupt:
+            directory = next((callback.directory for callback in self.callbacks if callback.directory), None)
+            if directory is not None:
+                self.save_checkpoint(directory)
+                self.finish_saving()
 
     def _check_trainable(self) -> None:
         if self._position.carry.opt_state is None:
@@ -128,6 +221,7 @@ class TrainerModule(TrainerSetup):
         """Close everything, whatever happened, with the status that the run really has."""
         self.status = status
         loop.close()
+        self.finish_saving()
         loop.bar.close(self.global_step)
         self.callbacks.finalize(status)
         self.logger.finalize(status)
@@ -241,11 +335,16 @@ class TrainerModule(TrainerSetup):
         def tracked(batches: Iterable) -> Iterable:
             return self.tracker(batches, desc=desc, total=loader_length(data_loader), leave=False, delay=1.0)
 
-        return self._evaluator.evaluate(self._position.carry, data_loader, self._eval_step, layout, tracked)
+        return self._evaluator.evaluate(self._evaluation_carry(), data_loader, self._eval_step, layout, tracked)
+
+    def _evaluation_carry(self) -> Carry:
+        carry = self._position.carry
+        params = self.callbacks.evaluation_params(carry)
+        return carry if params is None else carry._replace(params=params)
 
     def predict(self, data_loader: Iterable) -> Any:
         """The model's outputs for every example of a loader, as numpy arrays in the loader's order."""
-        return self._evaluator.predict(self._position.carry, data_loader, self._predict_step)
+        return self._evaluator.predict(self._evaluation_carry(), data_loader, self._predict_step)
 
     def _predict_step(self, state: TrainState, batch: Any) -> Any:
         apply_fn = self._bind(state.mutable_variables, jax.random.key(self.trainer_config.seed_eval))
@@ -253,7 +352,8 @@ class TrainerModule(TrainerSetup):
 
     @property
     def _shows_bar(self) -> bool:
-        return is_shown(self.trainer_config.enable_progress_bar, jax.process_index() == 0)
+        enabled = self.trainer_config.enable_progress_bar or any(one.shows_progress for one in self.callbacks)
+        return is_shown(enabled, jax.process_index() == 0)
 
     def tracker(self, iterator: Iterable, **kwargs: Any) -> Iterable:
         """The iterator in a progress bar, if bars are enabled, else as it is.
@@ -263,34 +363,6 @@ class TrainerModule(TrainerSetup):
             kwargs: Arguments to tqdm.
         """
         return track(iterator, self._shows_bar, **kwargs)
-
-    # --- saved states -------------------------------------------------------------------------------------------
-
-    def restore_model(self, state_dict: dict[str, Any]) -> None:
-        """Put a saved state in place of the current one, whose class is kept.
-
-        Args:
-            state_dict: The saved `params`, and optionally `step`, `opt_state`, `mutable_variables` and `rng`. The
-                optimizer's state is taken over only if the current state has one.
-        """
-        carry = self._position.carry
-        carry = restore_carry(carry, self._carry_shardings, state_dict, is_pruned=carry.opt_state is None)
-        self._position = Position(carry, step=int(carry.step))
-        self._start_step = self._position.step
-
-    @staticmethod
-    def restore_data_loaders(
-        state_dict: dict[str, Any], train_loader: Any = None, val_loader: Any = None, test_loader: Any = None
-    ) -> None:
-        """Put saved positions back into loaders.
-
-        Args:
-            state_dict: Positions under `train`, `val` and `test`.
-            train_loader: Set to the position under `train`, if given.
-            val_loader: Set to the position under `val`, if given.
-            test_loader: Set to the position under `test`, if given.
-        """
-        restore_loaders(state_dict, {"train": train_loader, "val": val_loader, "test": test_loader})
 
 
 def _count(number: int | None, noun: str) -> str:

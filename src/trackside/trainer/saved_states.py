@@ -1,0 +1,363 @@
+"""The part of the trainer that saves its state and puts saved ones back."""
+
+import logging
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from trackside.config import ConfigDict
+from trackside.errors import CheckpointError, ConfigError
+from trackside.logger.redact import redact
+from trackside.trainer import export, snapshot
+from trackside.trainer.batch import slice_batch
+from trackside.trainer.checkpoint import CheckpointStore
+from trackside.trainer.config import TrainerConfig
+from trackside.trainer.goal import Position
+from trackside.trainer.loop import validation_loss
+from trackside.trainer.models import ModelConfig
+from trackside.trainer.optimizer import OptimizerConfig
+from trackside.trainer.restore import restore_carry, restore_loaders
+from trackside.trainer.setup import TrainerSetup
+
+LOGGER = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"
+
+# From the metrics of all saved steps, chooses the steps to keep.
+Keep = Callable[[Mapping[int, Mapping[str, float]]], Iterable[int]]
+
+
+@jax.jit
+def _is_finite(carry: Any) -> jax.Array:
+    floats = [leaf for leaf in jax.tree.leaves(carry) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all() if floats else jnp.array(True)
+
+
+class SavedStates(TrainerSetup):
+    """Saves and loads the training: state, position, metrics and configs together."""
+
+    _stores: dict[pathlib.Path, CheckpointStore]
+
+    def save_checkpoint(
+        self,
+        directory: str | pathlib.Path | None = None,
+        metrics: Mapping[str, float] | None = None,
+        keep: Keep | None = None,
+    ) -> None:
+        """Save the training at its current step. Returns as soon as training may go on.
+
+        A state that holds anything that is not finite is not saved; the log says so.
+
+        Args:
+            directory: The folder of the checkpoints; `checkpoints` in the run's folder if left out.
+            metrics: Metrics that go with the checkpoint.
+            keep: Chooses the steps to keep from the metrics of all; if left out, all are kept.
+        """
+        store = self._store(directory)
+        self.finish_saving()  # a save that failed is reported, and does not keep this one from being tried
+        record = snapshot.to_record(self._position, dict(metrics or {}))
+        record["configs"] = self._plain_configs()
+        record["callbacks"] = self.callbacks.state_dict()
+        is_finite = _is_finite(self._position.carry)
+
+        def prune() -> None:
+            if keep is not None:
+                saved = _metrics_of_steps(store)
+                store.delete(saved.keys() - set(keep(saved)))
+
+        store.save(
+            self.global_step,
+            snapshot.to_trees(self._position.carry),
+            record,
+            is_good=lambda: bool(is_finite),
+            after_commit=prune,
+        )
+        if self.logger.is_open:
+            self.logger.events.write("checkpoint", step=self.global_step, path=str(store.root))
+
+    def finish_saving(self) -> None:
+        """Wait for checkpoints that are being written. One that failed is reported; the earlier ones are intact."""
+        for store in self.__dict__.get("_stores", {}).values():
+            try:
+                store.wait()
+            except CheckpointError as error:
+                LOGGER.error("%s", error)
+                if self.logger.is_open:
+                    self.logger.events.write("checkpoint_failed", path=str(store.root), error=str(error))
+
+    def resume(self) -> None:
+        """Go on from the newest good checkpoint of the callbacks' folder, as `TrainerConfig.resume` says.
+
+        A folder that this trainer has not written to and must not go on from is refused, so that no run is mixed with
+        another.
+        """
+        directory = next((callback.directory for callback in self.callbacks if callback.directory), None)
+        mode = self.trainer_config.resume
+        if directory is None:
+            if mode == "must":
+                raise CheckpointError("resume='must': no callback keeps checkpoints; add a CheckpointConfig")
+            return
+        is_known = directory.absolute() in self.__dict__.get("_stores", {})
+        store = self._store(directory)
+        if is_known:
+            return
+        store.clean()
+        if mode == "never":
+            if store.steps():
+                raise CheckpointError(
+                    f"resume='never': {store.root} holds checkpoints of steps {store.steps()}; "
+                    "set resume='auto' to go on from them, or choose another folder"
+                )
+            return
+        if not store.steps() and mode == "auto":
+            return
+        step = self._load(store, -1, load_best=False, load_optimizer=True)
+        self.callbacks.load_state_dict(store.record(step)["callbacks"])
+
+    def export_params(self, path: str | pathlib.Path) -> None:
+        """Write the parameters to a safetensors file, those that evaluation uses."""
+        params = self.callbacks.evaluation_params(self._position.carry)
+        export.export_params(self._position.carry.params if params is None else params, path)
+
+    def import_params(self, path: str | pathlib.Path) -> None:
+        """Take over parameters from a safetensors file; the optimizer stays as it is."""
+        carry = self._position.carry
+        params = export.import_params(carry.params, path)
+        self._position.carry = carry._replace(params=jax.device_put(params, self._carry_shardings.params))
+
+    def _store(self, directory: str | pathlib.Path | None) -> CheckpointStore:
+        if directory is None:
+            if self.logger.log_path is None:
+                raise CheckpointError(
+                    "no folder for checkpoints: set LoggerConfig.log_path, or name a directory for the checkpoints"
+                )
+            directory = self.logger.log_path / CHECKPOINTS
+        path = pathlib.Path(directory).absolute()
+        stores = self.__dict__.setdefault("_stores", {})
+        return stores.setdefault(path, CheckpointStore(path))
+
+    @contextmanager
+    def best_model(self) -> Iterator[None]:
+        """For as long as it is open, the trainer holds the best model that its callbacks have saved."""
+        directory = next((callback.directory for callback in self.callbacks if callback.directory), None)
+        self.finish_saving()
+        store = self._store(directory) if directory is not None else None
+        best = None if store is None else self._best_step(store)
+        if store is None or best is None or best == self.global_step:
+            yield
+            return
+        store.verify(best)
+        position = self._position
+        carry = position.carry
+        # The optimizer's state too: callbacks may keep there what they evaluate on.
+        state = snapshot.load_state(store, best, carry, self._carry_shardings, with_optimizer=True)
+        position.carry = carry._replace(**state)
+        LOGGER.info("the best model is that of step %d", best)
+        try:
+            yield
+        finally:
+            position.carry = carry
+
+    def _best_step(self, store: CheckpointStore) -> int | None:
+        ranks = {step: self.callbacks.rank(snapshot.saved_metrics(store.record(step))) for step in store.steps()}
+        known = {step: rank for step, rank in ranks.items() if rank is not None}
+        return min(known, key=lambda step: (known[step], -step), default=None)
+
+    def _plain_configs(self) -> dict[str, Any]:
+        configs = {"trainer": self.trainer_config, "model": self.model_config, "optimizer": self.optimizer_config}
+        plain = {}
+        for name, config in configs.items():
+            try:
+                plain[name] = redact(config.to_dict())
+            except ConfigError as error:  # say, a model class that was defined in a function
+                LOGGER.warning("the %s config is not saved, so load_from_checkpoint will not work: %s", name, error)
+        return plain
+
+    def load_model(self, step_idx: int = -1, raise_if_not_found: bool = True) -> None:
+        """Load the training from the run's folder: parameters, optimizer, batch statistics, position.
+
+        Args:
+            step_idx: The step; -1 for the latest that is not damaged.
+            raise_if_not_found: Whether it is an error if there is none; otherwise a warning.
+        """
+        self.finish_saving()
+        try:
+            self._load(self._store(None), step_idx, load_best=False, load_optimizer=self._has_optimizer)
+        except CheckpointError as error:
+            if raise_if_not_found:
+                raise
+            LOGGER.warning("no model was loaded: %s", error)
+
+    def load_data_loaders(
+        self, step_idx: int = -1, train_loader: Any = None, val_loader: Any = None, test_loader: Any = None
+    ) -> None:
+        """Put the positions of loaders back that were saved in the run's folder.
+
+        Args:
+            step_idx: The step; -1 for the trainer's current one.
+            train_loader: Set to its saved position, if given.
+            val_loader: Set to its saved position, if given.
+            test_loader: Set to its saved position, if given.
+        """
+        self._load_loaders(self._store(None), step_idx, train_loader, val_loader, test_loader)
+
+    def _load_loaders(self, store: CheckpointStore, step_idx: int, train: Any, val: Any, test: Any) -> None:
+        record = store.record(self.global_step if step_idx < 0 else step_idx)
+        positions = {name: snapshot.decode_position(saved) for name, saved in record["loaders"].items()}
+        self.restore_data_loaders(positions, train, val, test)
+
+    def load_pretrained_model(
+        self,
+        checkpoint_path: str | pathlib.Path,
+        step_idx: int = -1,
+        load_best: bool = False,
+        load_optimizer: bool = True,
+        train_loader: Any = None,
+        val_loader: Any = None,
+        test_loader: Any = None,
+        delete_params_before_loading: bool = True,
+    ) -> int:
+        """Load a model from a folder of checkpoints.
+
+        Args:
+            checkpoint_path: The folder.
+            step_idx: The step; -1 for the latest that is not damaged.
+            load_best: Whether to load the step with the lowest validation loss instead.
+            load_optimizer: Whether to load the optimizer's state too.
+            train_loader: Set to its saved position, if given.
+            val_loader: Set to its saved position, if given.
+            test_loader: Set to its saved position, if given.
+            delete_params_before_loading: Whether to free the current parameters first. Saves memory on the device;
+                they cannot be used again, also if loading fails.
+
+        Returns:
+            The step that was loaded.
+        """
+        self.finish_saving()
+        store = self._store(find_checkpoints(pathlib.Path(checkpoint_path)))
+        with_optimizer = load_optimizer and self._has_optimizer
+        step = self._load(store, step_idx, load_best, with_optimizer, delete_params_before_loading)
+        if any(loader is not None for loader in (train_loader, val_loader, test_loader)):
+            self._load_loaders(store, step, train_loader, val_loader, test_loader)
+        return step
+
+    @property
+    def _has_optimizer(self) -> bool:
+        return self._position.carry.opt_state is not None
+
+    def _load(
+        self, store: CheckpointStore, step_idx: int, load_best: bool, load_optimizer: bool, delete_first: bool = False
+    ) -> int:
+        step = choose_step(store, step_idx, load_best)
+        carry = self._position.carry
+        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), carry)
+        if delete_first:
+            jax.tree.map(lambda leaf: leaf.delete(), carry.params)
+        state = snapshot.load_state(store, step, abstract, self._carry_shardings, load_optimizer)
+        carry = carry._replace(**state)
+        layout = self.init_train_metrics(self.exmp_batch).layout if load_optimizer else None
+        if layout is None:  # parameters of another training: this one starts at its own beginning
+            self._position = Position(carry._replace(step=jnp.zeros((), jnp.int32)))
+        else:
+            self._position = snapshot.to_position(carry, store.record(step), layout)
+        self._start_step = self._position.step
+        LOGGER.info("loaded step %d of %s", step, store.root)
+        return step
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint: str | pathlib.Path, exmp_input: Any = None, batch_size: int = -1) -> Self:
+        """Build a trainer with the configs and the latest state of a run.
+
+        Args:
+            checkpoint: The run's folder, or its folder of checkpoints.
+            exmp_input: An example batch, from which shapes are inferred.
+            batch_size: How many examples of it to use; -1 for all.
+        """
+        if exmp_input is None:
+            raise CheckpointError("exmp_input: an example batch is needed to build the model; arrays or their shapes")
+        root = find_checkpoints(pathlib.Path(checkpoint))
+        store = CheckpointStore(root)
+        configs = store.record(choose_step(store, -1, load_best=False))["configs"]
+        for name in ("trainer", "model", "optimizer"):
+            if name not in configs:
+                raise CheckpointError(
+                    f"checkpoint {root}: the {name} config was not saved, since it could not be written; build the "
+                    "trainer yourself and use load_pretrained_model"
+                )
+        trainer_config = ConfigDict.from_dict(TrainerConfig, configs["trainer"])
+        model_config = ConfigDict.from_dict(ModelConfig, configs["model"])
+        optimizer_config = ConfigDict.from_dict(OptimizerConfig, configs["optimizer"])
+        batch = exmp_input if batch_size < 0 else slice_batch(exmp_input, slice(0, batch_size))
+        trainer = cls(trainer_config, model_config, optimizer_config, batch)
+        trainer.load_pretrained_model(root)
+        return trainer
+
+    def restore_model(self, state_dict: dict[str, Any]) -> None:
+        """Put a saved state in place of the current one, whose class is kept.
+
+        Args:
+            state_dict: The saved `params`, and optionally `step`, `opt_state`, `mutable_variables` and `rng`. The
+                optimizer's state is taken over only if the current state has one.
+        """
+        carry = self._position.carry
+        carry = restore_carry(carry, self._carry_shardings, state_dict, is_pruned=carry.opt_state is None)
+        self._position = Position(carry, step=int(carry.step))
+        self._start_step = self._position.step
+
+    @staticmethod
+    def restore_data_loaders(
+        state_dict: dict[str, Any], train_loader: Any = None, val_loader: Any = None, test_loader: Any = None
+    ) -> None:
+        """Put saved positions back into loaders.
+
+        Args:
+            state_dict: Positions under `train`, `val` and `test`.
+            train_loader: Set to the position under `train`, if given.
+            val_loader: Set to the position under `val`, if given.
+            test_loader: Set to the position under `test`, if given.
+        """
+        restore_loaders(state_dict, {"train": train_loader, "val": val_loader, "test": test_loader})
+
+
+def _metrics_of_steps(store: CheckpointStore) -> dict[int, dict[str, float]]:
+    """The metrics of all steps whose manifest can be read. The others are nothing to choose from."""
+    metrics = {}
+    for step in store.steps():
+        try:
+            metrics[step] = snapshot.saved_metrics(store.record(step))
+        except CheckpointError as error:
+            LOGGER.warning("a checkpoint is passed over: %s", error)
+    return metrics
+
+
+def find_checkpoints(path: pathlib.Path) -> pathlib.Path:
+    """The folder of checkpoints that a path means: itself, the one in a run's folder, or that of a step."""
+    for candidate in (path, path / CHECKPOINTS, path.parent):
+        if CheckpointStore(candidate).steps() and (candidate != path.parent or path.name.isdecimal()):
+            return candidate
+    raise CheckpointError(f"checkpoint: {path} holds no checkpoint, and neither does {path / CHECKPOINTS}")
+
+
+def choose_step(store: CheckpointStore, step_idx: int, load_best: bool) -> int:
+    """The step to load, verified. Damaged ones are passed over, unless asked for by their number."""
+    if step_idx >= 0:
+        if step_idx not in store.steps():
+            raise CheckpointError(f"step_idx: there is no step {step_idx} in {store.root}; there are {store.steps()}")
+        store.verify(step_idx)
+        return step_idx
+    good = {}
+    for step in reversed(store.steps()):
+        try:
+            good[step] = store.verify(step)
+        except CheckpointError as error:
+            LOGGER.warning("a checkpoint is passed over: %s", error)
+            continue
+        if not load_best:
+            return step
+    if not good:
+        raise CheckpointError(f"there is no checkpoint in {store.root} that can be loaded")
+    return min(good, key=lambda step: (validation_loss(snapshot.saved_metrics(good[step])), -step))

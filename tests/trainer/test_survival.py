@@ -1,0 +1,77 @@
+"""Trainings that are killed at random moments and go on as if nothing had happened.
+
+One kill per loader is part of the suite; `KILL_LEGS=20` makes it twenty (`make soak`).
+"""
+
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.trainer.tiny import rows_of
+
+pytestmark = pytest.mark.slow
+
+NUM_LEGS = int(os.environ.get("KILL_LEGS", "1"))
+
+
+def start(root: pathlib.Path, num_workers: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.trainer.survival_script", str(root), str(num_workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def finish(root: pathlib.Path, num_workers: int) -> str:
+    out, _ = start(root, num_workers).communicate(timeout=300)
+    return out.splitlines()[-1]
+
+
+def losses(root: pathlib.Path) -> dict[int, str]:
+    """Each step's loss, bit by bit; a step that was trained twice must have had the same loss both times."""
+    found: dict[int, str] = {}
+    for row in rows_of(root, mode="train"):
+        loss = row["values"]["loss_mean"].hex()
+        assert found.setdefault(row["step"], loss) == loss
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_killed_at_random_moments(num_workers: int, tmp_path: pathlib.Path) -> None:
+    """Losses and final parameters are bit-identical to an undisturbed run, and no worker outlives the training."""
+    seed = int.from_bytes(os.urandom(4))
+    print("seed", seed)
+    moments = random.Random(seed)
+    undisturbed = finish(tmp_path / "whole", num_workers)
+    for _ in range(NUM_LEGS):
+        process = start(tmp_path / "killed", num_workers)
+        with process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(moments.uniform(0.3, 2.5))  # the moment is what the test is about
+            children = children_of(process.pid) if process.poll() is None else []
+            process.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while any(is_running(child) for child in children) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not any(is_running(child) for child in children)
+    assert finish(tmp_path / "killed", num_workers) == undisturbed
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
