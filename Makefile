@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench soak clean
 
 help:
 	@echo "make demo   train a small model on the digits data set and show where it went"
 	@echo "make test   lint, type-check and run the whole test suite"
 	@echo "make check  ruff, pyright and import-linter only"
 	@echo "make bench  measure trackside next to a hand-written loop"
+	@echo "make soak   kill a training twenty times at random moments and compare"
 	@echo "make clean  remove the environment, caches and the demo's run"
 
 $(STAMP): pyproject.toml Makefile
@@ -35,6 +36,9 @@ test: check
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
+
+soak: $(STAMP)
+	KILL_LEGS=20 $(BIN)/python -m pytest tests/trainer/test_survival.py -n 2
 
 clean:
 	rm -rf $(VENV) runs/demo .pytest_cache .ruff_cache .import_linter_cache build dist
