@@ -1,7 +1,7 @@
 """All benchmarks, one after the other: `make bench`."""
 
-from benchmarks import import_time, loop_overhead
+from benchmarks import checkpoint_cost, import_time, loop_overhead
 
-for benchmark in (import_time, loop_overhead):
+for benchmark in (import_time, loop_overhead, checkpoint_cost):
     benchmark.main()
     print()
