@@ -140,7 +140,7 @@ class TrainLoop:
         self._wants_steps = self.hooks.wants_steps
         self._log_plan = Every(self.log_every_n_steps, "log_every_n_steps")
         self._val_plan = Every(self.check_val_every_n_steps, "check_val_every_n_steps")
-        self._all_plans = [self._log_plan, self._val_plan, At(self.goal.last_step), *self.hooks.plans]
+        self._all_plans = [self._val_plan, At(self.goal.last_step), *self.hooks.plans]
         self.position.place_in_epochs(self.goal.steps_per_epoch)
         if self.position.vector is None:
             self.position.vector = self.fresh_vector
@@ -227,6 +227,7 @@ class TrainLoop:
         guard, batches, call, place = position.guard, position.batches, self.call, self.placement.place
         assert guard is not None
         assert batches is not None
+        next_log_step = self._log_plan.next_boundary(position.step)
         num_steps = 1
         while position.step < boundary and not self.status:
             started_s = now()
@@ -253,9 +254,12 @@ class TrainLoop:
                 self.logger.exclude_time(dispatched_s - called_s)
             first_step = position.step + 1
             position.step += num_steps
-            window.append(
-                CallRecord(first_step, num_steps, position.epoch, started_s, dispatched_s, position.vector, batch)
-            )
+            record = CallRecord(first_step, num_steps, position.epoch, started_s, dispatched_s, position.vector, batch)
+            window.append(record)
+            if position.step == next_log_step:  # its row is written when it has completed; the next starts from zero
+                record.is_logged = True
+                position.vector = self.fresh_vector
+                next_log_step = self._log_plan.next_boundary(position.step)
             if completed is not None:  # what it has to say is heard while the device is busy with the next
                 self._retire(completed)
             if guard.on_probation:
@@ -268,13 +272,6 @@ class TrainLoop:
 
     def _at_boundary(self) -> None:
         position = self.position
-        if self._log_plan.is_due(position.step):
-            if self._window:
-                self._window[-1].is_logged = True
-                position.vector = self.fresh_vector
-            else:  # already retired, as on probation
-                self._settle()
-                self._log_row(position.step, self.clock.now())
         is_planned = any(plan.is_due(position.step) for plan in self.hooks.plans)
         if is_planned:
             self._settle()
@@ -360,16 +357,13 @@ class TrainLoop:
             self.position.epoch_totals = MetricTotals(self.layout)
         return self.position.epoch_totals
 
-    def _log_row(self, step: int, now_s: float, vector: np.ndarray | None = None) -> None:
+    def _log_row(self, step: int, now_s: float, vector: np.ndarray) -> None:
         """Log the steps since the last row: what was settled before, and a vector on top."""
         settled, self.position.interval = self.position.interval, None
-        if settled is None:
-            assert vector is not None
-            self.logger.log_row(self._read_row(vector), step, now_s)
-            return
-        if vector is not None:
+        if settled is not None:
             settled.add(vector)
-        self.logger.log_row(settled.compute(), step, now_s)
+        row = self._read_row(vector) if settled is None else settled.compute()
+        self.logger.log_row(row, step, now_s)
 
     def _stop_at_non_finite(self, record: CallRecord, report: np.ndarray) -> None:
         self.request_stop("nan")
