@@ -22,9 +22,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-import jax
 import numpy as np
 
 from trackside.clock import SYSTEM_CLOCK, Clock
@@ -32,9 +31,11 @@ from trackside.errors import DataError
 from trackside.logger import Logger
 from trackside.metrics import MetricLayout, MetricTotals, RowReader
 from trackside.profiling.compiles import CompileCounter, compile_counter
-from trackside.schedule import At, Every, Plan, next_boundary
+from trackside.schedule import At, Every, next_boundary
+from trackside.trainer.call_record import CallRecord
 from trackside.trainer.feed import BatchPlacement, BufferGuard, open_loader
 from trackside.trainer.goal import Goal, Position
+from trackside.trainer.hooks import Hooks
 from trackside.trainer.progress import ProgressBar
 from trackside.trainer.state import Carry
 from trackside.trainer.step import SKIPPED
@@ -44,64 +45,6 @@ LOGGER = logging.getLogger(__name__)
 # How long the log row of a completed step may wait for others to be written with.
 MAX_UNWRITTEN_ROWS = 16
 MAX_ROW_DELAY_S = 0.02
-
-
-@dataclass(slots=True)
-class CallRecord:
-    """One call of the compiled step: what the loop, the ledger and the callbacks know of it."""
-
-    first_step: int
-    """Index of its first step."""
-    num_steps: int
-    """How many steps it made."""
-    epoch: int
-    started_s: float
-    """When the loop began to get its batch."""
-    dispatched_s: float
-    """When the call returned, which is before the device is done."""
-    report: jax.Array
-    """The metrics after the call. Ready when the call has completed."""
-    batch: Any
-    """The batch, which must stay unchanged until then."""
-    completed_s: float = math.nan
-    """When the loop learned that the device was done."""
-    is_logged: bool = False
-    """Whether a log row is due after it."""
-
-    @property
-    def last_step(self) -> int:
-        """Index of its last step."""
-        return self.first_step + self.num_steps - 1
-
-
-class LoopHooks(Protocol):
-    """What the loop calls outside the device's work."""
-
-    @property
-    def wants_steps(self) -> bool:
-        """Whether anybody has to hear of each step."""
-        ...
-
-    def call(self, hook: str, *args: Any) -> None:
-        """Call a hook of the trainer and of every callback."""
-        ...
-
-    @property
-    def plans(self) -> list[Plan]:
-        """The steps that somebody has planned to act after."""
-        ...
-
-    def call_boundary(self, epoch_idx: int, step_idx: int) -> None:
-        """Let those act that planned to act after this step."""
-        ...
-
-    def rank(self, metrics: dict[str, float]) -> float | None:
-        """How good a validation is, lower being better; None if nobody says."""
-        ...
-
-    def validate(self, epoch: int, /) -> dict[str, float]:
-        """Evaluate on the validation set, with hooks and log row."""
-        ...
 
 
 @dataclass
@@ -117,7 +60,7 @@ class TrainLoop:
     goal: Goal
     loader: Iterable
     logger: Logger
-    hooks: LoopHooks
+    hooks: Hooks
     bar: ProgressBar
     max_inflight_steps: int = 2
     log_every_n_steps: int = -1

@@ -41,16 +41,7 @@ def _unchanged(host_metrics: dict[str, float]) -> dict[str, float]:
 
 
 class TrainerSetup(TrainerHooks):
-    """The part of the trainer that builds what training and evaluation run on.
-
-    Args:
-        trainer_config: How to train.
-        model_config: Which model, on which mesh.
-        optimizer_config: Which optimizer.
-        batch: A batch from which shapes are inferred: arrays, or `jax.ShapeDtypeStruct` where the model's code has no
-            `jax.debug` statements.
-        mesh: A mesh to train on instead of the one that the model config describes.
-    """
+    """The part of the trainer that builds what training and evaluation run on; `TrainerModule` tells its arguments."""
 
     def __init__(
         self,

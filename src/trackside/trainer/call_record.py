@@ -1,0 +1,35 @@
+"""What is known of one call of the compiled step."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call of the compiled step: what the loop, the ledger and the callbacks know of it."""
+
+    first_step: int
+    """Index of its first step."""
+    num_steps: int
+    """How many steps it made."""
+    epoch: int
+    started_s: float
+    """When the loop began to get its batch."""
+    dispatched_s: float
+    """When the call returned, which is before the device is done."""
+    report: jax.Array
+    """The metrics after the call. Ready when the call has completed."""
+    batch: Any
+    """The batch, which must stay unchanged until then."""
+    completed_s: float = math.nan
+    """When the loop learned that the device was done."""
+    is_logged: bool = False
+    """Whether a log row is due after it."""
+
+    @property
+    def last_step(self) -> int:
+        """Index of its last step."""
+        return self.first_step + self.num_steps - 1
