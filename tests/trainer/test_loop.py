@@ -357,6 +357,25 @@ def test_rows_in_flight_survive_a_failing_loader(run_config: LoggerConfig) -> No
     assert [row["step"] for row in rows_of(run_config.log_path, mode="train")] == [1, 2, 3, 4, 5]
 
 
+def test_rows_in_flight_survive_a_failing_call(run_config: LoggerConfig) -> None:
+    """Steps that were made before a call failed are logged, also the one that had just completed."""
+    trainer = make_trainer(logger=run_config)
+    with pytest.raises(Exception, match="kernel"):
+        trainer.train_model(
+            [*make_loader(5), Batch(np.ones((8, 3), np.float32), np.ones((8, 1), np.float32))], num_epochs=1
+        )
+    assert [row["step"] for row in rows_of(run_config.log_path, mode="train")] == [1, 2, 3, 4, 5]
+
+
+def test_no_validation_of_a_state_that_is_not_finite() -> None:
+    """A step that is not finite, found at a validation, ends the training without that validation."""
+    loader = make_loader(4)
+    loader[1].inputs[:] = np.nan
+    trainer = make_trainer(RecordingTrainer, check_val_every_n_steps=2)
+    trainer.train_model(loader, make_loader(1), num_epochs=1)
+    assert not [call for call in trainer.calls if call.startswith("val_")]
+
+
 class StepRecorder(Callback):
     """Notes the steps it hears of."""
 

@@ -181,10 +181,8 @@ class TrainLoop:
             if self._is_first_call:
                 self._check_first(batch)
             batch = place(batch)
-            completed = None
             if len(window) >= self.max_inflight_steps:
-                completed = window.popleft()
-                np.asarray(completed.report)  # the fastest way to wait: JAX keeps the copy for the next reader
+                np.asarray(window[0].report)  # the fastest way to wait: JAX keeps the copy for the next reader
             num_compiles, called_s = self._compiles.num_events, now()
             try:
                 position.carry, position.vector = call(position.carry, position.vector, batch)
@@ -203,8 +201,8 @@ class TrainLoop:
                 record.is_logged = True
                 position.vector = self.fresh_vector
                 next_log_step = self._log_plan.next_boundary(position.step)
-            if completed is not None:  # what it has to say is heard while the device is busy with the next
-                self._retire(completed)
+            if len(window) > self.max_inflight_steps:  # completed: heard while the device is busy with the next
+                self._retire(window.popleft())
             if guard.on_probation:
                 self._retire_all()
         return True
@@ -216,14 +214,12 @@ class TrainLoop:
     def _at_boundary(self) -> None:
         position = self.position
         is_planned = any(plan.is_due(position.step) for plan in self.hooks.plans)
-        if is_planned:
-            self._settle()
+        if is_planned and self._settle():
             self.hooks.call_boundary(position.epoch, position.step)
         is_validated = self._val_plan.is_due(position.step) and not self._validates_after_epoch()
-        if is_validated:
-            self._settle()
+        if is_validated and self._settle():
             self._validate(f"val_step_{position.step}")
-        if (is_planned or is_validated) and position.step < self.goal.epoch_end(position):
+        if (is_planned or is_validated) and self.status != "nan" and position.step < self.goal.epoch_end(position):
             self.hooks.call("on_settled", position.epoch, position.step)
 
     def _validates_after_epoch(self) -> bool:
@@ -283,8 +279,12 @@ class TrainLoop:
             self._log_row(record.last_step, record.completed_s, report)
         self._unwritten.clear()
 
-    def _settle(self) -> None:
-        """Wait for all steps in flight and take their metrics to the host, so that the totals are complete."""
+    def _settle(self) -> bool:
+        """Wait for all steps in flight and take their metrics to the host, so that the totals are complete.
+
+        Returns:
+            Whether all of them were finite, so that the state may be validated and saved.
+        """
         self._retire_all()
         position = self.position
         if position.vector is not self.fresh_vector:
@@ -294,6 +294,7 @@ class TrainLoop:
                 position.interval = MetricTotals(self.layout)
             position.interval.add(vector)
             position.vector = self.fresh_vector
+        return self.status != "nan"
 
     def _totals_of_epoch(self) -> MetricTotals:
         if self.position.epoch_totals is None:
