@@ -77,7 +77,7 @@ def test_filtered_step_hook_follows_its_cadence(cadence, steps):
 
 
 def test_steps_are_wanted_only_where_a_step_hook_is_overridden():
-    """The loop hears that steps are wanted if, and only if, a callback has a step hook of its own."""
+    """The loop hears that steps are wanted if, and only if, a callback has a step hook that is ever called."""
 
     class EachStep(Callback):
         def on_training_step(self, step_metrics, epoch_idx, step_idx):
@@ -85,7 +85,8 @@ def test_steps_are_wanted_only_where_a_step_hook_is_overridden():
 
     assert not CallbackList().wants_steps
     assert not CallbackList([Recorder([])]).wants_steps
-    assert CallbackList([Recorder([]), StepRecorder([])]).wants_steps
+    assert not CallbackList([StepRecorder([], every_n_steps=-1)]).wants_steps
+    assert CallbackList([Recorder([]), StepRecorder([], every_n_steps=5)]).wants_steps
     assert CallbackList([EachStep(CallbackConfig())]).wants_steps
 
 

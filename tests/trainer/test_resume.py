@@ -27,7 +27,6 @@ from trackside.callbacks import (
 from trackside.errors import CheckpointError, ConfigError
 from trackside.logger import LoggerConfig
 from trackside.trainer import Batch, DataloaderModule
-from trackside.trainer.run_lock import RunLock
 
 VAL = make_loader(1, seed=50)
 
@@ -280,26 +279,6 @@ def test_poisoned_state_is_not_saved(tmp_path: Path) -> None:
     trainer.fit(loader, VAL, num_epochs=2, callbacks=[checkpointing(tmp_path, every_n_steps=2, save_top_k=-1)])
     assert trainer.status == "nan"
     assert steps_in(tmp_path) == [2, 4]
-
-
-def test_second_training_in_a_folder_is_refused(tmp_path: Path) -> None:
-    """A folder in which a training runs is refused to a second one with the first one's pid; afterwards it is free."""
-    with RunLock(tmp_path), pytest.raises(ConfigError, match=f"pid {os.getpid()}"), RunLock(tmp_path):
-        pass
-    with RunLock(tmp_path):
-        pass
-
-
-def test_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
-    """A process that was killed leaves its lock file, and the next one takes the folder over."""
-    code = (
-        "import os, sys, pathlib; from trackside.trainer.run_lock import RunLock; "
-        "RunLock(pathlib.Path(sys.argv[1])).__enter__(); os.kill(os.getpid(), 9)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    assert (tmp_path / ".lock").read_text().startswith("pid ")
-    with RunLock(tmp_path):
-        assert f"pid {os.getpid()}" in (tmp_path / ".lock").read_text()
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.tiny import Linear, MSETrainer, make_batch, make_loader, rows_of
+from trackside.callbacks import CheckpointConfig
 from trackside.errors import CheckpointError
 from trackside.logger import LoggerConfig
 from trackside.trainer import (
@@ -291,6 +292,16 @@ def test_best_step(tmp_path: Path) -> None:
     assert make_trainer().load_pretrained_model(tmp_path, load_best=True) == 3
 
 
+def test_best_step_by_the_monitored_metric(tmp_path: Path) -> None:
+    """load_best goes by what was monitored when the steps were saved, also in a trainer that monitors nothing."""
+    config = CheckpointConfig(dirpath=str(tmp_path / "own"), monitor="accuracy", mode="max", every_n_epochs=-1)
+    source = make_trainer(callbacks=[config])
+    for step, (loss, accuracy) in enumerate([(1.0, 0.5), (2.0, 0.9), (0.5, 0.7)], start=1):
+        source.train_model(make_loader(4), num_train_steps=step)
+        save(source, tmp_path / "all", metrics={"loss": loss, "accuracy": accuracy})
+    assert make_trainer().load_pretrained_model(tmp_path / "all", load_best=True) == 2
+
+
 def test_kept_steps_are_chosen_by_their_metrics(tmp_path: Path) -> None:
     """Whoever saves chooses from the metrics of all steps which to keep."""
     trainer = save_steps(tmp_path, {1: 0.5, 2: 3.0})
@@ -352,6 +363,15 @@ def test_changed_model_is_refused(tmp_path: Path) -> None:
     assert "Dense_1/bias: missing in the saved state, float32[3] in the model" in message
 
 
+def test_refused_model_costs_nothing(tmp_path: Path) -> None:
+    """Parameters that shall be freed first are still there if the saved ones turn out not to fit."""
+    save_steps(tmp_path, {2: 1.0})
+    trainer = make_trainer(model_class=WideNet)
+    with pytest.raises(CheckpointError, match="do not fit"):
+        trainer.load_pretrained_model(tmp_path, delete_params_before_loading=True)
+    contents(trainer)
+
+
 @pytest.mark.parametrize("is_saved", [True, False])
 def test_changed_statistics_are_refused(tmp_path: Path, is_saved: bool) -> None:
     """Statistics that the model has and the checkpoint has not, or the other way round, are an error by path."""
@@ -410,6 +430,29 @@ def test_trainer_from_a_checkpoint(tmp_path: Path, folder: str) -> None:
     for name in ("trainer_config", "model_config", "optimizer_config"):
         assert getattr(loaded, name) == getattr(source, name)
     assert_same(contents(loaded), contents(source))
+
+
+def test_look_at_a_run_leaves_it_alone(tmp_path: Path) -> None:
+    """A trainer built from a run writes nothing to it; once it trains on, its rows follow those of the run."""
+    run = tmp_path / "run"
+    source = make_trainer(logger=LoggerConfig(log_path=run), callbacks=[CheckpointConfig()])
+    source.train_model(make_loader(4), num_epochs=1)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    loaded = MSETrainer.load_from_checkpoint(run, make_batch(8))
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    loaded.trainer_config.resume = "auto"
+    loaded.train_model(make_loader(4), num_epochs=2)
+    assert [row["step"] for row in rows_of(run, mode="train")] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_run_that_was_moved(tmp_path: Path) -> None:
+    """A trainer built from a run that was moved logs to where it lies now."""
+    source = make_trainer(logger=LoggerConfig(log_path=tmp_path / "old"), callbacks=[CheckpointConfig()])
+    source.train_model(make_loader(2), num_epochs=1)
+    (tmp_path / "old").rename(tmp_path / "new")
+    loaded = MSETrainer.load_from_checkpoint(tmp_path / "new", make_batch(8))
+    assert loaded.logger.log_path == tmp_path / "new"
+    assert not (tmp_path / "old").exists()
 
 
 def test_example_of_some_examples(tmp_path: Path) -> None:

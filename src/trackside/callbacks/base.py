@@ -57,6 +57,10 @@ class Callback:
         """Where the callback keeps checkpoints of the training, if it does."""
         return None
 
+    def choose(self, metrics: Mapping[int, Mapping[str, float]]) -> Iterable[int]:
+        """Which of the saved steps to keep, by their metrics; all, for a callback that has no opinion."""
+        return metrics.keys()
+
     def rank(self, metrics: Mapping[str, float]) -> float | None:
         """How good a validation is by what the callback watches, lower being better; None if it watches nothing."""
         return None
@@ -149,9 +153,6 @@ def _is_due(cadence: int, index: int) -> bool:
     return cadence > 0 and index % cadence == 0
 
 
-_STEP_HOOKS = ("on_training_step", "on_filtered_training_step")
-
-
 class CallbackList:
     """Several callbacks, called in order.
 
@@ -162,7 +163,7 @@ class CallbackList:
     def __init__(self, callbacks: Iterable[Callback] = ()):
         self.callbacks = list(callbacks)
         self._failed: list[Callback] = []
-        self._on_step = [callback for callback in self.callbacks if _overrides(callback, _STEP_HOOKS)]
+        self._on_step = [callback for callback in self.callbacks if _hears_steps(callback)]
 
     @property
     def wants_steps(self) -> bool:
@@ -242,5 +243,11 @@ class CallbackList:
         return self.callbacks[index]
 
 
-def _overrides(callback: Callback, hooks: Iterable[str]) -> bool:
-    return any(getattr(type(callback), hook) is not getattr(Callback, hook) for hook in hooks)
+def _hears_steps(callback: Callback) -> bool:
+    """Whether a callback does anything after a step."""
+    is_filtered = _overrides(callback, "on_filtered_training_step") and callback.config.every_n_steps > 0
+    return _overrides(callback, "on_training_step") or is_filtered
+
+
+def _overrides(callback: Callback, hook: str) -> bool:
+    return getattr(type(callback), hook) is not getattr(Callback, hook)

@@ -1,7 +1,7 @@
 """Decides when a checkpoint is due and which of them are kept. The trainer knows how to write one."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ class CheckpointConfig(CallbackConfig):
     dirpath: str | None = None
     """Folder of the checkpoints, relative to the working directory; None for `checkpoints` in the run's folder."""
     monitor: str | None = None
-    """The metric by which a checkpoint is best, such as `val_loss`; None keeps the latest ones."""
+    """The metric by which a checkpoint is best, such as `val_loss`; None keeps the latest one."""
     mode: Mode = "min"
     """Whether lower or higher is better."""
     save_top_k: int = 1
@@ -137,17 +137,10 @@ class ModelCheckpoint(Callback):
         self._saved_at_s = self._clock.now()
         self.trainer.save_checkpoint(self.directory, metrics or {}, self.choose)
 
-    @property
-    def choose(self) -> Callable[[Mapping[int, Mapping[str, float]]], set[int]]:
-        """Chooses the steps to keep from the metrics of all steps."""
-        config = self.config
-
-        def choose(metrics: Mapping[int, Mapping[str, float]]) -> set[int]:
-            return steps_to_keep(
-                {step: self.score(values) for step, values in metrics.items()}, config.save_top_k, config.mode
-            )
-
-        return choose
+    def choose(self, metrics: Mapping[int, Mapping[str, float]]) -> set[int]:
+        """The steps to keep, from the metrics of all steps."""
+        scores = {step: self.score(values) for step, values in metrics.items()}
+        return steps_to_keep(scores, self.config.save_top_k, self.config.mode)
 
     def rank(self, metrics: Mapping[str, float]) -> float | None:
         """The monitored metric, so that lower is better; infinite where it is not finite."""

@@ -76,6 +76,7 @@ class Logger:
         clock: Where times come from.
         process_index: Which process of the run this is. The first writes the configuration and has the tools; each
             has its own event file and log file.
+        opens_now: Whether the files are opened and the tools started at once, and not at the first use.
 
     Attributes:
         config: The config.
@@ -101,6 +102,7 @@ class Logger:
         *,
         clock: Clock = SYSTEM_CLOCK,
         process_index: int = 0,
+        opens_now: bool = True,
     ):
         self.config = config
         self.log_path = config.log_path
@@ -121,7 +123,11 @@ class Logger:
         self._clock = clock
         self._now = clock.now
         self._process_index = process_index
-        self._open()
+        self._is_open = False
+        self.events: EventWriter | NullEventWriter = NullEventWriter()
+        self._tools = ToolFanout((), self, clock)
+        if opens_now:
+            self._open()
 
     @property
     def mode(self) -> Mode:
@@ -196,20 +202,23 @@ class Logger:
         if self._environment is not None:
             self._environment.update(extra)
 
-    def start_epoch(self, epoch: int, step: int, mode: Literal["train", "val", "test"] = "train") -> None:
+    def start_epoch(
+        self, epoch: int, step: int, mode: Literal["train", "val", "test"] = "train", elapsed_s: float = 0.0
+    ) -> None:
         """Start an epoch, possibly inside another, which goes on after `end_epoch`.
 
         Args:
             epoch: The index of the epoch.
             step: The index of the training step.
             mode: What the epoch is for: `train`, `val` or `test`.
+            elapsed_s: How long the epoch took before it was interrupted, if it was.
         """
         if mode not in EPOCH_MODES:
             raise ConfigError(f"start_epoch: mode is {mode!r}. Use one of {', '.join(map(repr, EPOCH_MODES))}.")
         self._reopen()
         self._epoch_stack.append(self.epoch)
         self.mode_stack.append(mode)
-        self.epoch_start_time_stack.append(self._now())
+        self.epoch_start_time_stack.append(self._now() - elapsed_s)
         self.epoch = epoch
         self.step = step
         if mode == "train" and self._starts_timing:
@@ -379,7 +388,7 @@ class Logger:
     def _open(self) -> None:
         config = self.config
         self._directory = RunDirectory(self.log_path, config.cmd_logging_name, self._process_index, self._clock)
-        self.events: EventWriter | NullEventWriter = self._directory.events
+        self.events = self._directory.events
         try:
             self._tools = ToolFanout(config.log_tools if self._process_index == 0 else (), self, self._clock)
         except BaseException:

@@ -97,8 +97,7 @@ class CheckpointStore:
         def finish() -> None:
             try:
                 response.result()
-                if jax.process_index() == 0:
-                    self._commit(saving, step, record, is_good)
+                if jax.process_index() == 0 and self._commit(saving, step, record, is_good):
                     after_commit()
             except Exception as error:
                 self._error = error
@@ -118,17 +117,18 @@ class CheckpointStore:
             return False
         return True
 
-    def _commit(self, saving: pathlib.Path, step: int, record: dict[str, Any], is_good: Callable[[], bool]) -> None:
+    def _commit(self, saving: pathlib.Path, step: int, record: dict[str, Any], is_good: Callable[[], bool]) -> bool:
         if not is_good():
             self._clear(saving)
             LOGGER.error("step %d is not saved: its state holds values that are not finite", step)
-            return
+            return False
         manifest = {"format": FORMAT_VERSION, "step": step, "files": _checksums(saving), "record": record}
         (saving / MANIFEST).write_bytes(_sealed(manifest))
         for path in [*saving.rglob("*"), saving]:
             _sync(path)
         os.rename(saving, self.root / str(step))
         _sync(self.root)
+        return True
 
     def join(self) -> None:
         """Wait for the save that is under way, however it ends."""
@@ -224,6 +224,8 @@ class CheckpointStore:
                 f"checkpoint {path.parent}: its format {manifest['format']} is newer than {FORMAT_VERSION}, which this "
                 "version of trackside reads; update trackside"
             )
+        if manifest["step"] != step:
+            raise CheckpointError(f"checkpoint {path.parent}: it is step {manifest['step']} under another name")
         return manifest
 
 

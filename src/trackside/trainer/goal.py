@@ -8,6 +8,7 @@ from trackside.errors import ConfigError, DataError
 from trackside.metrics import MetricTotals
 from trackside.schedule import NEVER
 from trackside.trainer.feed import BufferGuard
+from trackside.trainer.legs import TrainingTime
 from trackside.trainer.state import Carry
 
 
@@ -33,6 +34,8 @@ class Position:
     guard: BufferGuard | None = None
     loader_position: Any = None
     """Where a restored training has to set the loader before it goes on, if the loader can tell."""
+    time: TrainingTime = field(default_factory=TrainingTime)
+    """How long the training has taken so far."""
     is_restored: bool = False
     """Whether the loader is still at its start while the training is not."""
 

@@ -37,6 +37,7 @@ from trackside.trainer.feed import BatchPlacement, BufferGuard, open_loader
 from trackside.trainer.goal import Goal, Position
 from trackside.trainer.hooks import Hooks
 from trackside.trainer.progress import ProgressBar
+from trackside.trainer.snapshot import validation_loss
 from trackside.trainer.state import Carry
 from trackside.trainer.step import SKIPPED
 
@@ -90,6 +91,11 @@ class TrainLoop:
 
     def run(self) -> None:
         """Train until the goal is reached or something stops it."""
+        time = self.position.time
+        time.start(self.clock.now())
+        self.logger.events.write(
+            "leg", leg=time.leg, step=self.position.step, epoch=self.position.epoch, train_time_s=time.earlier_s
+        )
         self.hooks.call("on_training_start")
         while not self.status and not self.goal.is_reached(self.position):
             self._start_epoch()
@@ -112,12 +118,14 @@ class TrainLoop:
             position.epoch_start_step = position.step
             position.epoch_totals = None
             position.is_epoch_open = True
+            position.time.epoch_start_s = position.time.total_s(self.clock.now())
         goes_on = position.loader is self.loader and position.batches is not None
         if not goes_on or (is_new and not self.goal.loader_goes_on):
             self._open_loader()
         if position.is_restored:
             self._place_loader(is_new)
-        self.logger.start_epoch(position.epoch, position.step, "train")
+        elapsed_s = position.time.epoch_s(self.clock.now())
+        self.logger.start_epoch(position.epoch, position.step, "train", elapsed_s)
         self.bar.start_epoch(position.epoch)
         self.hooks.call("on_training_epoch_start", position.epoch)
 
@@ -330,6 +338,7 @@ class TrainLoop:
         metrics: dict[str, Any] = totals.compute() if totals is not None else {}
         if totals is not None:
             self._report_skipped(totals)
+        metrics["train_time"] = position.time.total_s(self.clock.now())
         self.hooks.call("on_training_epoch_end", metrics, position.epoch)
         self.train_metrics = self.logger.end_epoch(metrics, position.step)
         length = self.goal.steps_per_epoch
@@ -371,9 +380,12 @@ class TrainLoop:
             self._retire_all()
         except Exception:
             LOGGER.warning("the last steps before the error could not be logged")
-
-
-def validation_loss(metrics: dict[str, float]) -> float:
-    """The loss by which validations are compared: `loss`, or that of the first data set; infinite if not finite."""
-    named = metrics.get("loss", next((value for name, value in metrics.items() if name.endswith("_loss")), math.inf))
-    return named if math.isfinite(named) else math.inf
+        position, now_s = self.position, self.clock.now()
+        position.time.stop(now_s)
+        self.logger.events.write(
+            "leg_end",
+            leg=position.time.leg,
+            step=position.step,
+            epoch=position.epoch,
+            train_time_s=position.time.earlier_s,
+        )

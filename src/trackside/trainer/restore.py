@@ -91,6 +91,8 @@ def restore_loaders(state_dict: dict[str, Any], loaders: dict[str, Any]) -> None
         state = state_dict.get(name)
         if loader is None or state is None:
             continue
+        if isinstance(loader, dict) and not isinstance(state, dict):
+            raise DataError(f"loader {name!r}: one position was saved for it, and it is a dict of {sorted(loader)} now")
         if isinstance(loader, dict):
             restore_loaders(
                 {f"{name}/{key}": position for key, position in state.items()},

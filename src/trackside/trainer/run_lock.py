@@ -2,12 +2,15 @@
 
 import contextlib
 import fcntl
+import logging
 import os
 import pathlib
 import socket
 from typing import Self
 
 from trackside.errors import ConfigError
+
+LOGGER = logging.getLogger(__name__)
 
 LOCK_FILE_NAME = ".lock"
 
@@ -28,26 +31,55 @@ class RunLock:
             return self
         self._folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._folder / LOCK_FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
-            os.close(descriptor)
-            raise ConfigError(
-                f"{self._folder} is in use by a training that is still running ({owner}); wait for it, stop it, or "
-                "choose another folder"
-            ) from None
-        except OSError:  # a file system without locks: better to train than to refuse
-            os.close(descriptor)
-            return self
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         self._descriptor = descriptor
+        try:
+            _lock(descriptor, self._folder)
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+        except BaseException:
+            self._close()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, 0)
+            self._close()
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def check_unlocked(folder: pathlib.Path | None) -> None:
+    """Refuse a folder that a training writes to at this moment, before anything of another is written there.
+
+    Args:
+        folder: The folder, which need not exist; None for none.
+    """
+    if folder is None:
+        return
+    try:
+        descriptor = os.open(folder / LOCK_FILE_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # never locked
+        return
+    try:
+        _lock(descriptor, folder)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: pathlib.Path) -> None:
+    """Lock a file; on a file system without locks it stays unlocked: better to train than to refuse."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+        raise ConfigError(
+            f"{folder} is in use by a training that is still running ({owner}); wait for it, stop it, or choose "
+            "another folder"
+        ) from None
+    except OSError:
+        LOGGER.warning("%s cannot be locked: see to it that no other training writes there", folder)

@@ -1,6 +1,8 @@
 """The part of the trainer that saves its state and puts saved ones back."""
 
+import dataclasses
 import logging
+import math
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,15 +11,16 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from trackside.clock import SYSTEM_CLOCK
 from trackside.config import ConfigDict
 from trackside.errors import CheckpointError, ConfigError
+from trackside.logger import LoggerConfig
 from trackside.logger.redact import redact
 from trackside.trainer import export, snapshot
 from trackside.trainer.batch import slice_batch
 from trackside.trainer.checkpoint import CheckpointStore
 from trackside.trainer.config import TrainerConfig
 from trackside.trainer.goal import Position
-from trackside.trainer.loop import validation_loss
 from trackside.trainer.models import ModelConfig
 from trackside.trainer.optimizer import OptimizerConfig
 from trackside.trainer.restore import restore_carry, restore_loaders
@@ -59,25 +62,25 @@ class SavedStates(TrainerSetup):
         """
         store = self._store(directory)
         self.finish_saving()  # a save that failed is reported, and does not keep this one from being tried
-        record = snapshot.to_record(self._position, dict(metrics or {}))
+        metrics = dict(metrics or {})
+        record = snapshot.to_record(self._position, metrics, self.callbacks.rank(metrics), SYSTEM_CLOCK.now())
         record["configs"] = self._plain_configs()
         record["callbacks"] = self.callbacks.state_dict()
-        is_finite = _is_finite(self._position.carry)
+        is_finite, step = _is_finite(self._position.carry), self.global_step
 
-        def prune() -> None:
+        def after_commit() -> None:
+            self.logger.events.write("checkpoint", step=step, path=str(store.root))
             if keep is not None:
                 saved = _metrics_of_steps(store)
                 store.delete(saved.keys() - set(keep(saved)))
 
         store.save(
-            self.global_step,
+            step,
             snapshot.to_trees(self._position.carry),
             record,
             is_good=lambda: bool(is_finite),
-            after_commit=prune,
+            after_commit=after_commit,
         )
-        if self.logger.is_open:
-            self.logger.events.write("checkpoint", step=self.global_step, path=str(store.root))
 
     def finish_saving(self) -> None:
         """Wait for checkpoints that are being written. One that failed is reported; the earlier ones are intact."""
@@ -151,6 +154,7 @@ class SavedStates(TrainerSetup):
             yield
             return
         store.verify(best)
+        snapshot.check_form(store, best, self._position.carry, with_optimizer=True)
         position = self._position
         carry = position.carry
         # The optimizer's state too: callbacks may keep there what they evaluate on.
@@ -164,7 +168,7 @@ class SavedStates(TrainerSetup):
 
     def _best_step(self, store: CheckpointStore) -> int | None:
         ranks = {step: self.callbacks.rank(snapshot.saved_metrics(store.record(step))) for step in store.steps()}
-        known = {step: rank for step, rank in ranks.items() if rank is not None}
+        known = {step: rank for step, rank in ranks.items() if rank is not None and math.isfinite(rank)}
         return min(known, key=lambda step: (known[step], -step), default=None)
 
     def _plain_configs(self) -> dict[str, Any]:
@@ -226,13 +230,14 @@ class SavedStates(TrainerSetup):
         Args:
             checkpoint_path: The folder.
             step_idx: The step; -1 for the latest that is not damaged.
-            load_best: Whether to load the step with the lowest validation loss instead.
+            load_best: Whether to load the best step instead, by the metric that was monitored when it was saved, else
+                by its validation loss.
             load_optimizer: Whether to load the optimizer's state too.
             train_loader: Set to its saved position, if given.
             val_loader: Set to its saved position, if given.
             test_loader: Set to its saved position, if given.
-            delete_params_before_loading: Whether to free the current parameters first. Saves memory on the device;
-                they cannot be used again, also if loading fails.
+            delete_params_before_loading: Whether to free the current parameters first. Saves memory on the device.
+                What does not fit is found before; should reading itself fail, they are gone.
 
         Returns:
             The step that was loaded.
@@ -255,6 +260,7 @@ class SavedStates(TrainerSetup):
         step = choose_step(store, step_idx, load_best)
         carry = self._position.carry
         abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), carry)
+        snapshot.check_form(store, step, abstract, load_optimizer)
         if delete_first:
             jax.tree.map(lambda leaf: leaf.delete(), carry.params)
         state = snapshot.load_state(store, step, abstract, self._carry_shardings, load_optimizer)
@@ -271,6 +277,9 @@ class SavedStates(TrainerSetup):
     @classmethod
     def load_from_checkpoint(cls, checkpoint: str | pathlib.Path, exmp_input: Any = None, batch_size: int = -1) -> Self:
         """Build a trainer with the configs and the latest state of a run.
+
+        Nothing is written to the run's folder until the trainer trains or evaluates; then its rows go there, also if
+        the folder was moved.
 
         Args:
             checkpoint: The run's folder, or its folder of checkpoints.
@@ -289,10 +298,14 @@ class SavedStates(TrainerSetup):
                     "trainer yourself and use load_pretrained_model"
                 )
         trainer_config = ConfigDict.from_dict(TrainerConfig, configs["trainer"])
+        logger_config, trainer_config.logger = _logger_where_it_lies(trainer_config.logger, root), None
         model_config = ConfigDict.from_dict(ModelConfig, configs["model"])
         optimizer_config = ConfigDict.from_dict(OptimizerConfig, configs["optimizer"])
         batch = exmp_input if batch_size < 0 else slice_batch(exmp_input, slice(0, batch_size))
         trainer = cls(trainer_config, model_config, optimizer_config, batch)
+        trainer.trainer_config.logger = logger_config
+        if logger_config is not None:  # a look at a run writes nothing to it, and starts no tool
+            trainer.init_logger(logger_config, opens_now=False)
         trainer.load_pretrained_model(root)
         return trainer
 
@@ -334,6 +347,13 @@ def _metrics_of_steps(store: CheckpointStore) -> dict[int, dict[str, float]]:
     return metrics
 
 
+def _logger_where_it_lies(config: LoggerConfig | None, checkpoints: pathlib.Path) -> LoggerConfig | None:
+    """A run's logger config, with its folder where it is now."""
+    if config is None or config.log_path is None or checkpoints.name != CHECKPOINTS:
+        return config
+    return dataclasses.replace(config, log_path=checkpoints.parent)
+
+
 def find_checkpoints(path: pathlib.Path) -> pathlib.Path:
     """The folder of checkpoints that a path means: itself, the one in a run's folder, or that of a step."""
     for candidate in (path, path / CHECKPOINTS, path.parent):
@@ -360,4 +380,4 @@ def choose_step(store: CheckpointStore, step_idx: int, load_best: bool) -> int:
             return step
     if not good:
         raise CheckpointError(f"there is no checkpoint in {store.root} that can be loaded")
-    return min(good, key=lambda step: (validation_loss(snapshot.saved_metrics(good[step])), -step))
+    return min(good, key=lambda step: (snapshot.saved_rank(good[step]), -step))

@@ -26,6 +26,7 @@ from trackside.trainer.learning_rate import build_schedule
 from trackside.trainer.loop import Position
 from trackside.trainer.models import ModelConfig, build_adapter
 from trackside.trainer.optimizer import OptimizerConfig, build_optimizer
+from trackside.trainer.run_lock import check_unlocked
 from trackside.trainer.sharding import build_mesh, optimizer_specs, to_shardings
 from trackside.trainer.state import TrainState, to_carry, with_carry
 from trackside.trainer.step import EvalStep, StepCompiler, TrainStep, build_eval_step, build_train_step, view_carry
@@ -98,13 +99,21 @@ class TrainerSetup(TrainerHooks):
         self.model = self._adapter.module
         self._apply_fn = self._adapter.bind(None, None)
 
-    def init_logger(self, logger_config: LoggerConfig | None) -> None:
-        """Set up the logger and its directory. Without a config, nothing is logged anywhere."""
+    def init_logger(self, logger_config: LoggerConfig | None, opens_now: bool = True) -> None:
+        """Set up the logger and its directory. Without a config, nothing is logged anywhere.
+
+        Args:
+            logger_config: Where to log.
+            opens_now: Whether its files are opened now, and not at the first use.
+        """
+        if opens_now and logger_config is not None and jax.process_index() == 0:
+            check_unlocked(logger_config.log_path)
         postprocess = self.get_metric_postprocess_fn()
         self.logger = Logger(
             logger_config if logger_config is not None else LoggerConfig(),
             metric_postprocess_fn=None if postprocess is _unchanged else postprocess,
             process_index=jax.process_index(),
+            opens_now=opens_now,
         )
 
     def get_metric_postprocess_fn(self) -> HostMetricsFn:
@@ -201,7 +210,7 @@ class TrainerSetup(TrainerHooks):
     def _logs_rows(self) -> bool:
         """Whether anything becomes of a log row."""
         return self.trainer_config.logger is not None and bool(
-            self.logger.log_path or self.logger.tools or self.logger.metric_postprocess_fn
+            self.logger.log_path or self.logger.config.log_tools or self.logger.metric_postprocess_fn
         )
 
     # --- state --------------------------------------------------------------------------------------------------

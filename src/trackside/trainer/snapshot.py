@@ -12,6 +12,7 @@ from trackside.errors import CheckpointError
 from trackside.metrics import HostMetrics, MetricLayout, MetricTotals
 from trackside.trainer.checkpoint import CheckpointStore
 from trackside.trainer.goal import Position
+from trackside.trainer.legs import TrainingTime
 from trackside.trainer.restore import check_same_form
 from trackside.trainer.state import Carry
 
@@ -29,14 +30,18 @@ def to_trees(carry: Carry) -> dict[str, Any]:
     }
 
 
-def to_record(position: Position, metrics: dict[str, float]) -> dict[str, Any]:
+def to_record(position: Position, metrics: dict[str, float], rank: float | None, now_s: float) -> dict[str, Any]:
     """Where the training stands, beside its state.
 
     Args:
         position: The position, with all steps in flight settled.
         metrics: The metrics that go with the checkpoint.
+        rank: How good the checkpoint is by what the callbacks watch, lower being better; None if they watch nothing.
+        now_s: What the clock shows.
     """
     return {
+        "rank": None if rank is None else _spelled(rank),
+        "time": position.time.to_plain(now_s),
         "metrics": _spelled_all(metrics),
         "epoch": position.epoch,
         "epoch_start_step": position.epoch_start_step,
@@ -53,6 +58,7 @@ def to_position(carry: Carry, record: dict[str, Any], layout: MetricLayout) -> P
     return Position(
         carry,
         step=int(carry.step),
+        time=TrainingTime.from_plain(record["time"]),
         epoch=record["epoch"],
         epoch_start_step=record["epoch_start_step"],
         is_epoch_open=record["is_epoch_open"],
@@ -69,19 +75,24 @@ def saved_metrics(record: dict[str, Any]) -> dict[str, float]:
     return _read_all(record["metrics"])
 
 
+def saved_rank(record: dict[str, Any]) -> float:
+    """How good a checkpoint is, lower being better: by what the callbacks watched, or by its validation loss."""
+    rank = record.get("rank")
+    return validation_loss(saved_metrics(record)) if rank is None else float(rank)
+
+
+def validation_loss(metrics: Mapping[str, float]) -> float:
+    """The loss by which validations are compared: `loss`, or that of the first data set; infinite if not finite."""
+    named = metrics.get("loss", next((value for name, value in metrics.items() if name.endswith("_loss")), math.inf))
+    return named if math.isfinite(named) else math.inf
+
+
 def load_state(
     store: CheckpointStore, step: int, carry: Carry, shardings: Carry, with_optimizer: bool
 ) -> dict[str, Any]:
-    """The state of a verified step, laid out as the current one.
-
-    Raises:
-        CheckpointError: A file is damaged, or the model has changed; then every path that differs is named.
-    """
-    wanted = ["params", "mutable_variables", "progress"] + (["opt_state"] if with_optimizer else [])
+    """The state of a verified step, laid out as the current one, which `check_form` says it fits."""
+    wanted = _wanted(with_optimizer)
     trees, places = to_trees(carry), to_trees(shardings)
-    for name in wanted:
-        saved = store.shapes(step, name)
-        check_same_form(name, trees[name], {} if saved is None else saved)  # a tree without leaves is not saved
     abstract = {
         name: jax.tree.map(
             lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), trees[name], places[name]
@@ -90,6 +101,22 @@ def load_state(
     }
     loaded = store.load(step, abstract)
     return {**loaded.pop("progress"), **loaded}
+
+
+def check_form(store: CheckpointStore, step: int, carry: Carry, with_optimizer: bool) -> None:
+    """Check that a saved step fits the current state.
+
+    Raises:
+        CheckpointError: The model has changed; every path that differs is named.
+    """
+    trees = to_trees(carry)
+    for name in _wanted(with_optimizer):
+        saved = store.shapes(step, name)
+        check_same_form(name, trees[name], {} if saved is None else saved)  # a tree without leaves is not saved
+
+
+def _wanted(with_optimizer: bool) -> list[str]:
+    return ["params", "mutable_variables", "progress"] + (["opt_state"] if with_optimizer else [])
 
 
 def loader_position(batches: Any) -> Any:
@@ -108,9 +135,12 @@ def decode_position(saved: Any) -> Any:
 
 
 def _spelled_all(metrics: Mapping[str, Any]) -> dict[str, float | str]:
-    """Metrics as JSON can hold them: it has no NaN and no infinity."""
-    values = {name: float(value) for name, value in metrics.items()}
-    return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+    return {name: _spelled(float(value)) for name, value in metrics.items()}
+
+
+def _spelled(value: float) -> float | str:
+    """A number as JSON can hold it, which has no NaN and no infinity."""
+    return value if math.isfinite(value) else str(value)
 
 
 def _read_all(metrics: Mapping[str, float | str]) -> dict[str, float]:

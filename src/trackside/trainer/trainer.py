@@ -1,6 +1,8 @@
 """The trainer: training and evaluation on what the set-up has built."""
 
+import contextlib
 import logging
+import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -78,8 +80,18 @@ class TrainerModule(SavedStates):
             `val_step_<n>`, and those of the test.
         """
         goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
-        with RunLock(self.logger.log_path if jax.process_index() == 0 else None):
+        with contextlib.ExitStack() as locks:
+            for folder in self._folders_written() if jax.process_index() == 0 else ():
+                locks.enter_context(RunLock(folder))
             return self._train(goal, train_loader, val_loader, test_loader)
+
+    def _folders_written(self) -> list[pathlib.Path]:
+        """The run's folder, and those of checkpoints that lie elsewhere."""
+        folders = [callback.directory for callback in self.callbacks if callback.directory is not None]
+        run = self.logger.log_path
+        if run is None:
+            return folders
+        return [run, *(folder for folder in folders if run.absolute() not in folder.absolute().parents)]
 
     def _train(
         self, goal: Goal, train_loader: Iterable, val_loader: Loaders | None, test_loader: Loaders | None
@@ -146,7 +158,8 @@ class TrainerModule(SavedStates):
         if num_epochs is None and num_train_steps is None:
             num_epochs = 1
         before = self.callbacks
-        added = list(callbacks)
+        is_main = jax.process_index() == 0
+        added = [callback for callback in callbacks if is_main or not callback.config.main_process_only]
         for callback in added:
             callback.bind(self)
         self.callbacks = CallbackList([*before, *added])
@@ -183,11 +196,10 @@ class TrainerModule(SavedStates):
         return Watchdog(self.trainer_config.watchdog_timeout_s, lambda: self.global_step + self._evaluator.num_batches)
 
     def _save_interrupted(self) -> None:
-        if self.trainer_config.save_on_interrupt:
-            directory = next((callback.directory for callback in self.callbacks if callback.directory), None)
-            if directory is not None:
-                self.save_checkpoint(directory)
-                self.finish_saving()
+        keeper = next((callback for callback in self.callbacks if callback.directory), None)
+        if keeper is not None and self.trainer_config.save_on_interrupt:
+            self.save_checkpoint(keeper.directory, keep=keeper.choose)
+            self.finish_saving()
 
     def _check_trainable(self) -> None:
         if self._position.carry.opt_state is None:
