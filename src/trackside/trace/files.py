@@ -1,0 +1,43 @@
+"""Where the files of a trace lie."""
+
+from pathlib import Path
+
+from trackside.trace.errors import TraceError
+
+SUFFIX = ".xplane.pb"
+
+
+def find_trace_files(source: Path) -> list[Path]:
+    """The files of one session: one per host.
+
+    Args:
+        source: A file; a session's directory; a directory that holds sessions at `plugins/profile/<session>` or
+            anywhere below it. Of several sessions, the newest.
+
+    Raises:
+        TraceError: If there is none.
+    """
+    if source.is_file():
+        return [source]
+    if not source.exists():
+        raise TraceError(f"{source}: no such file or directory. Give a *{SUFFIX} file, or a directory that holds one.")
+    files = sorted(source.glob(f"*{SUFFIX}")) or sorted(source.rglob(f"*{SUFFIX}"))
+    if not files:
+        raise TraceError(
+            f"{source}: holds no *{SUFFIX} file, also not in plugins/profile/<session>/. Give the directory that was "
+            "passed to jax.profiler.start_trace, and check that the trace was stopped: it is written only then."
+        )
+    newest = max(files, key=lambda file: (file.stat().st_mtime_ns, str(file))).parent
+    return [file for file in files if file.parent == newest]
+
+
+def read_trace_file(path: Path) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        TraceError: If it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror}). Check the permissions.") from error

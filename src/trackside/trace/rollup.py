@@ -1,0 +1,77 @@
+"""The scopes of a report in few rows: a tree that is opened only where the time is."""
+
+from dataclasses import dataclass, field
+
+from trackside.trace.tables import NO_SCOPE, ScopeRow
+
+_MIN_SHARE = 0.1
+_NUM_CHILDREN = 4
+
+PhaseShares = dict[str, float]
+
+
+@dataclass
+class _Node:
+    label: str
+    shares: PhaseShares = field(default_factory=dict)
+    """Of the scope and all that lies under it."""
+    own: PhaseShares = field(default_factory=dict)
+    children: dict[str, "_Node"] = field(default_factory=dict)
+
+    @property
+    def total(self) -> float:
+        return sum(self.shares.values())
+
+
+def roll_up(rows: tuple[ScopeRow, ...], max_rows: int) -> list[tuple[str, PhaseShares]]:
+    """Shares of the busy time by scope and phase, in rows that sum to the whole.
+
+    The scope with the largest share is opened into those under it, as long as it holds a tenth of the time and there is
+    room. What lies in a scope itself, and what remains of many small ones, gets a row of its own.
+
+    Args:
+        rows: The table by scope.
+        max_rows: At most so many rows, or as many as there are outermost scopes.
+    """
+    shown = list(_build_tree(rows).children.values())
+    while True:
+        shown.sort(key=lambda node: -node.total)
+        openable = (node for node in shown if node.children and node.total >= _MIN_SHARE)
+        chosen = next((node for node in openable if len(shown) - 1 + len(_open(node)) <= max_rows), None)
+        if chosen is None:
+            return [(node.label, node.shares) for node in shown]
+        shown.remove(chosen)
+        shown += _open(chosen)
+
+
+def _build_tree(rows: tuple[ScopeRow, ...]) -> _Node:
+    root = _Node("")
+    for row in rows:
+        node = root
+        for name in [NO_SCOPE] if row.scope == NO_SCOPE else row.scope.split("/"):
+            label = f"{node.label}/{name}".lstrip("/")
+            node = node.children.setdefault(name, _Node(label))
+            _add(node.shares, {row.phase: row.share})
+        _add(node.own, {row.phase: row.share})
+    return root
+
+
+def _open(node: _Node) -> list[_Node]:
+    """The rows that take a scope's place."""
+    children = sorted(node.children.values(), key=lambda child: -child.total)
+    opened, rest = children[:_NUM_CHILDREN], children[_NUM_CHILDREN:]
+    if len(rest) == 1:
+        opened, rest = children, []
+    if rest:
+        remainder = _Node(f"{node.label}/({len(rest)} more)")
+        for child in rest:
+            _add(remainder.shares, child.shares)
+        opened = [*opened, remainder]
+    if node.own:
+        opened = [*opened, _Node(f"{node.label}/.", node.own)]
+    return opened
+
+
+def _add(total: PhaseShares, shares: PhaseShares) -> None:
+    for phase, share in shares.items():
+        total[phase] = total.get(phase, 0.0) + share

@@ -1,0 +1,118 @@
+"""What is known about an operation."""
+
+from tests.trace.synthetic import STEP_PROGRAM, computation, hlo_proto, instruction
+from trackside.trace.hlo import Frame, HloModule
+from trackside.trace.layouts import OpKey, Program
+from trackside.trace.ops import OpInfo, describe_ops
+from trackside.trace.xspace import EventMetadata
+
+FORWARD = "jit(step)/jvp(loss)/Net/Dense_0/dot_general"
+
+
+def describe(proto: bytes, *names: str) -> list[OpInfo]:
+    keys = [OpKey(0, name, "", EventMetadata(name, "", {}), 0) for name in names]
+    return describe_ops(keys, [Program(0, 7, "jit_step")], [{7: HloModule("jit_step", proto)}])
+
+
+def describe_without_hlo(name: str, framework_name: str = "", **stats: str) -> OpInfo:
+    return describe_ops([OpKey(-1, name, framework_name, EventMetadata(name, "", dict(stats)), 0)], [], [{}])[0]
+
+
+def test_own_metadata():
+    """Scope, phase, kind and the user's source line come from the instruction's own metadata."""
+    (info,) = describe(STEP_PROGRAM, "dot.2")
+    assert (info.scope, info.phase, info.category) == (("loss", "Net", "Dense_0"), "backward", "matmul")
+    assert info.source == Frame("/home/me/model.py", 12, "Net.__call__")
+    assert not info.is_inferred
+
+
+def test_fusion_without_metadata_is_what_it_fuses():
+    """A fusion that the compiler gave no name takes that of its matrix product."""
+    proto = hlo_proto(
+        "jit_step",
+        computation(1, instruction(1, "fusion.1", "fusion", called=[2])),
+        computation(
+            2, instruction(2, "add.2", "add", "jit(step)/update/add"), instruction(3, "dot.3", "dot", FORWARD), root=2
+        ),
+    )
+    (info,) = describe(proto, "fusion.1")
+    assert (info.op_name, info.category, info.is_inferred) == (FORWARD, "matmul", False)
+
+
+def test_fusion_whose_own_metadata_has_no_scope():
+    """A name without a scope is less telling than those of what is fused."""
+    proto = hlo_proto(
+        "jit_step",
+        computation(1, instruction(1, "fusion.1", "fusion", "jit(step)/broadcast", called=[2])),
+        computation(2, instruction(2, "add.2", "add", "jit(step)/update/add"), root=2),
+    )
+    assert describe(proto, "fusion.1")[0].phase == "optimizer"
+
+
+def test_copy_belongs_to_what_it_moves():
+    """An operation that the compiler made is counted to the one next to it, and marked."""
+    (info,) = describe(STEP_PROGRAM, "copy.4")
+    assert (info.scope, info.is_inferred) == (("update",), True)
+
+
+def test_operation_of_a_loop_belongs_to_the_loop():
+    """What has no named neighbour in a loop's body is the loop's."""
+    (info,) = describe(STEP_PROGRAM, "copy.8")
+    assert (info.op_name, info.is_inferred) == ("jit(step)/jvp(loss)/while", True)
+
+
+def test_nothing_is_made_up():
+    """An operation that leads nowhere is unresolved."""
+    proto = hlo_proto("jit_step", computation(1, instruction(1, "copy.1", "copy")))
+    (info,) = describe(proto, "copy.1")
+    assert (info.op_name, info.scope, info.phase, info.source) == ("", (), "other", None)
+
+
+def test_collective_by_opcode_with_its_bytes():
+    """A collective is known by its opcode, whatever its name, and carries what a device puts in."""
+    (info,) = describe(STEP_PROGRAM, "psum.6")
+    assert (info.collective, info.num_bytes) == ("all-reduce", 4 * 8 * 4)
+
+
+def test_merged_operations_are_the_first_of_them():
+    """A collective that the compiler merged from several has the scope of the first."""
+    merged = "jit(step)/(transpose(jvp(loss))/Net/head/dot_general:jvp(loss)/reduce_sum)"
+    proto = hlo_proto("jit_step", computation(1, instruction(1, "all-reduce.1", "all-reduce", merged)))
+    (info,) = describe(proto, "all-reduce.1")
+    assert (info.scope, info.phase) == (("loss", "Net", "head"), "backward")
+
+
+def test_control_flow_is_marked():
+    """A loop only holds other operations."""
+    loop, dot = describe(STEP_PROGRAM, "while.5", "dot.1")
+    assert loop.is_control_flow
+    assert not dot.is_control_flow
+
+
+def test_operation_that_the_program_does_not_have():
+    """A name that is not in the program is described by its event."""
+    (info,) = describe(STEP_PROGRAM, "memset.1")
+    assert (info.program, info.opcode, info.op_name) == ("jit_step", "", "")
+
+
+def test_what_an_event_tells_without_hlo():
+    """Where the trace holds no program, the event's own stats give name, kind and source."""
+    info = describe_without_hlo(
+        "fusion.3", "jit(f)/jvp(loss)/Net/add", hlo_category="convolution fusion", source="/home/me/a.py:41"
+    )
+    assert (info.scope, info.phase, info.category) == (("loss", "Net"), "forward", "matmul/convolution")
+    assert info.source == Frame("/home/me/a.py", 41, "")
+    assert info.opcode == ""
+
+
+def test_collective_without_hlo_has_no_bytes():
+    """Bytes that are not known are not zero."""
+    info = describe_without_hlo("all-gather-start.2")
+    assert (info.collective, info.num_bytes) == ("all-gather", None)
+
+
+def test_program_is_found_by_name_where_its_id_is_not_told():
+    """A name that only one program has will do."""
+    keys = [OpKey(0, "dot.1", "", EventMetadata("dot.1", "", {}), 0)]
+    modules = {7: HloModule("jit_step", STEP_PROGRAM), 8: HloModule("jit_other", b"")}
+    assert describe_ops(keys, [Program(0, None, "jit_step")], [modules])[0].opcode == "dot"

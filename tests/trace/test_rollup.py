@@ -1,0 +1,55 @@
+"""Scopes in few rows."""
+
+import pytest
+
+from trackside.trace.rollup import roll_up
+from trackside.trace.tables import NO_SCOPE, ScopeRow
+
+
+def rows(**shares: float) -> tuple[ScopeRow, ...]:
+    return tuple(ScopeRow(name.replace("__", "/"), "forward", share, share, 1) for name, share in shares.items())
+
+
+def labels(*given, max_rows: int = 12) -> list[str]:
+    return [label for label, _ in roll_up(rows(**dict(given)), max_rows)]
+
+
+def test_largest_scope_is_opened():
+    """A scope with much of the time shows what lies under it; a small one stays closed."""
+    assert labels(("loss__a", 0.6), ("loss__b", 0.35), ("update__x", 0.03), ("update__y", 0.02)) == [
+        "loss/a",
+        "loss/b",
+        "update",
+    ]
+
+
+def test_time_of_a_scope_itself_has_a_row():
+    """What lies directly in a scope is not lost when it is opened."""
+    assert labels(("loss", 0.3), ("loss__a", 0.7)) == ["loss/a", "loss/."]
+
+
+def test_many_small_scopes_share_a_row():
+    """The largest are shown, the rest is one row."""
+    many = [(f"loss__layer_{index}", 0.1) for index in range(9)]
+    shown = labels(*many, ("update", 0.1))
+    assert shown[0] == "loss/(5 more)"
+    assert len(shown) == 4 + 1 + 1
+
+
+def test_rows_sum_to_the_whole():
+    """However scopes are put together, no share is lost."""
+    given = rows(a__b__c=0.2, a__b__d=0.25, a__b=0.05, a__e=0.2, f=0.3)
+    for max_rows in (1, 3, 12):
+        assert sum(sum(shares.values()) for _, shares in roll_up(given, max_rows)) == pytest.approx(1.0)
+
+
+def test_no_more_rows_than_asked_for():
+    """Nothing is opened beyond the room there is."""
+    many = [(f"a__{name}__{inner}", 0.1) for name in "bcd" for inner in "xyz"]
+    assert len(labels(*many, max_rows=4)) <= 4
+
+
+def test_what_has_no_scope():
+    """The row of what has no scope is one, though its name holds no path."""
+    table = (ScopeRow(NO_SCOPE, "other", 1.0, 1.0, 1),)
+    assert roll_up(table, 5) == [(NO_SCOPE, {"other": 1.0})]
