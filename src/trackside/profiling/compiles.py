@@ -1,28 +1,263 @@
-"""How often JAX has compiled in this process."""
+"""Which compiles JAX has made in this process, by any thread, and what they cost.
 
+JAX tells through `jax.monitoring`, on the thread that compiles, when each phase begins and ends: tracing, lowering,
+compiling. A phase may be missing (a trace made earlier is used again), may lead to nothing (`jax.eval_shape` only
+traces), and may have whole compiles inside it (`jax.ensure_compile_time_eval`). Here the phases are put together again
+into one `CompileEvent` per compile.
+"""
+
+import contextlib
+import re
+import sys
 import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import jax
 
-_BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
-_JAXPR_TRACE = "/jax/core/compile/jaxpr_trace_duration"
+from trackside.clock import SYSTEM_CLOCK, Clock
+
+_TRACE = "/jax/core/compile/jaxpr_trace_duration"
+_LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+_COMPILE = "/jax/core/compile/backend_compile_duration"
+_PHASES = (_TRACE, _LOWER, _COMPILE)
+_CACHE_ASKED = "/jax/compilation_cache/compile_requests_use_cache"
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+MAX_EVENTS = 2048
+"""How many compiles are remembered; older ones are in the totals only."""
+_MAX_LOWERED = 64  # functions that a thread has lowered, but not compiled yet
+
+CacheResult = Literal["hit", "miss", "off"]
+
+
+@dataclass(slots=True, eq=False)
+class CompileEvent:
+    """One compile."""
+
+    number: int
+    """The how manieth of the process, from 1."""
+    function: str
+    """The name that JAX knows the function by."""
+    trace_s: float
+    """Seconds of the trace that it was made from, less those of compiles inside; 0 where an old trace served."""
+    lower_s: float
+    """Seconds of lowering; 0 where it was lowered before, or by another thread."""
+    compile_s: float
+    """Seconds that XLA took, or the reading from the persistent cache."""
+    cache: CacheResult
+    """Whether the persistent compilation cache had it; `off` where there is none."""
+    is_operation: bool
+    """Whether it is an operation of JAX itself that ran outside of any jitted function, such as `jnp.ones`."""
+    is_nested: bool
+    """Whether it was made while another function was being traced or lowered."""
+    thread_id: int
+    thread_name: str
+    timestamp: float
+    """When it ended, in seconds since the epoch."""
+    num_events: int
+    """What the counter read when it ended."""
+    explanation: str = ""
+    """What changed since the function's compile before, where a sentinel has found out."""
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all phases."""
+        return self.trace_s + self.lower_s + self.compile_s
+
+
+@dataclass(slots=True)
+class _Phase:
+    """A phase that has begun."""
+
+    kind: str
+    function: str
+    is_nested: bool
+    trace_s: float = 0.0
+    lower_s: float = 0.0
+    nested_s: float = 0.0
+    """Seconds of other phases that began and ended inside."""
+    is_operation: bool = False
+    asked_cache: bool = False
+    hit_cache: bool = False
+
+
+class _ThreadPhases(threading.local):
+    """What a thread is at."""
+
+    def __init__(self) -> None:
+        self.open: list[_Phase] = []
+        self.traced: tuple[str, float] | None = None
+        """Function and seconds of the last trace, until something is lowered: a trace may lead to nothing."""
+        self.lowered: dict[str, tuple[float, float]] = {}
+        """Seconds of trace and lowering by function: with `lower()` and `compile()` others may come in between."""
 
 
 class CompileCounter:
-    """Counts traces and compiles; reading it costs nothing.
+    """Counts traces and compiles, and remembers the last `MAX_EVENTS` compiles. Reading `num_events` costs nothing.
 
-    JAX has no public way to remove a listener, so there is one for the life of the process: `compile_counter()`.
+    It must not miss a compile, so there is one for the life of the process: `compile_counter()`.
+
+    Args:
+        clock: Where the events' timestamps come from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.num_events = 0
         """Traces and compiles so far, by any thread."""
+        self.num_compiles = 0
+        """Compiles so far, by any thread; also the number of the last one."""
+        self.num_cache_hits = 0
+        """Those of them that the persistent cache had."""
+        self.num_cache_misses = 0
+        """Those of them that the persistent cache did not have."""
+        self.trace_s = 0.0
+        """Seconds that the compiles took to trace."""
+        self.lower_s = 0.0
+        """Seconds that the compiles took to lower."""
+        self.compile_s = 0.0
+        """Seconds that the compiles took in XLA, or to be read from the persistent cache."""
+        self._timestamp = clock.timestamp
+        self._events: deque[CompileEvent] = deque(maxlen=MAX_EVENTS)
+        self._phases = _ThreadPhases()
+        # Reentrant: a signal handler may compile while its thread is in here.
+        self._lock = threading.RLock()
 
-    def listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        """Take note of an event. Must never raise: an error here would fail the user's own call."""
-        del duration_secs, kwargs
-        if event in (_BACKEND_COMPILE, _JAXPR_TRACE):
-            self.num_events += 1
+    def listen(self) -> None:
+        """Hear of the compiles from now on."""
+        jax.monitoring.register_scalar_listener(self._on_begin)
+        jax.monitoring.register_event_listener(self._on_cache)
+        jax.monitoring.register_event_duration_secs_listener(self._on_end)
+
+    def events_after(self, number: int) -> list[CompileEvent]:
+        """The compiles that came after the one with this number, as far as they are remembered."""
+        if self.num_compiles == number:
+            return []
+        with self._lock:
+            return list(reversed(list(_newer_than(number, self._events))))
+
+    # The listeners must never raise: an error here would fail the user's own call.
+
+    def _on_begin(self, event: str, value: float, **kwargs: Any) -> None:
+        del value
+        if event in _PHASES:
+            with contextlib.suppress(Exception):
+                self._begin(event, _function_name(kwargs))
+
+    def _on_cache(self, event: str, **kwargs: Any) -> None:
+        del kwargs
+        if event in (_CACHE_ASKED, _CACHE_HIT) and (phases := self._phases.open):
+            phases[-1].asked_cache = True
+            phases[-1].hit_cache = event == _CACHE_HIT
+
+    def _on_end(self, event: str, duration_secs: float, **kwargs: Any) -> None:
+        if event in _PHASES:
+            with contextlib.suppress(Exception):
+                self._end(event, _function_name(kwargs), duration_secs)
+            if event != _LOWER:
+                with self._lock:
+                    self.num_events += 1
+
+    def _begin(self, kind: str, function: str) -> None:
+        thread = self._phases
+        phase = _Phase(kind, function, is_nested=bool(thread.open))
+        if kind == _LOWER:
+            traced, thread.traced = thread.traced, None
+            phase.trace_s = traced[1] if traced is not None and traced[0] == function else 0.0
+        elif kind == _COMPILE:
+            phase.trace_s, phase.lower_s = thread.lowered.pop(function, (0.0, 0.0))
+            phase.is_operation = _is_operation_of_jax()
+        thread.open.append(phase)
+
+    def _end(self, kind: str, function: str, duration_s: float) -> None:
+        thread = self._phases
+        phase = _close_phase(thread.open, kind, function)
+        own_s = max(duration_s - phase.nested_s, 0.0)
+        if thread.open:
+            thread.open[-1].nested_s += duration_s
+        if kind == _TRACE:
+            thread.traced = (function, own_s)
+        elif kind == _LOWER:
+            thread.lowered[function] = (phase.trace_s, own_s)
+            while len(thread.lowered) > _MAX_LOWERED:
+                del thread.lowered[next(iter(thread.lowered))]
+        else:
+            self._add(phase, own_s)
+
+    def _add(self, phase: _Phase, compile_s: float) -> None:
+        thread, cache = threading.current_thread(), _cache_result(phase)
+        with self._lock:
+            self.num_compiles += 1
+            self.num_cache_hits += cache == "hit"
+            self.num_cache_misses += cache == "miss"
+            self.trace_s += phase.trace_s
+            self.lower_s += phase.lower_s
+            self.compile_s += compile_s
+            event = CompileEvent(
+                number=self.num_compiles,
+                function=phase.function,
+                trace_s=phase.trace_s,
+                lower_s=phase.lower_s,
+                compile_s=compile_s,
+                cache=cache,
+                is_operation=phase.is_operation,
+                is_nested=phase.is_nested,
+                thread_id=threading.get_ident(),
+                thread_name=thread.name,
+                timestamp=self._timestamp(),
+                num_events=self.num_events + 1,  # its own end is counted next
+            )
+            self._events.append(event)
+
+
+def _newer_than(number: int, events: deque[CompileEvent]) -> Iterator[CompileEvent]:
+    """The events after the one with this number, newest first: few of many."""
+    for event in reversed(events):
+        if event.number <= number:
+            return
+        yield event
+
+
+def _close_phase(phases: list[_Phase], kind: str, function: str) -> _Phase:
+    """Take out the phase that ended, with those inside that never did; a new one where its begin was not heard."""
+    for index in range(len(phases) - 1, -1, -1):
+        if phases[index].kind == kind and phases[index].function == function:
+            phase = phases[index]
+            del phases[index:]
+            return phase
+    return _Phase(kind, function, is_nested=bool(phases))
+
+
+def _function_name(kwargs: dict[str, Any]) -> str:
+    """`f` for `f` and for `jit(f)`: traces carry the one, what follows the other."""
+    name = str(kwargs.get("fun_name", ""))
+    wrapped = re.fullmatch(r"\w+\((.*)\)", name)
+    return wrapped[1] if wrapped else name
+
+
+def _cache_result(phase: _Phase) -> CacheResult:
+    if phase.hit_cache:
+        return "hit"
+    # JAX says that it asks the cache also where none is set up.
+    return "miss" if phase.asked_cache and getattr(jax.config, "jax_compilation_cache_dir", None) else "off"
+
+
+def _is_operation_of_jax() -> bool:
+    """Whether the function that is being compiled is defined by JAX.
+
+    The monitoring events do not say, and names are no proof: a user's function may be called `add`. What says it is the
+    frame of jit's slow path, private to JAX. Where there is none (a compile ahead of time, another version of JAX), the
+    function is taken to be the user's.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "cache_miss" and frame.f_code.co_filename.endswith("pjit.py"):
+            module = getattr(frame.f_locals.get("fun"), "__module__", None)
+            return isinstance(module, str) and module.partition(".")[0] == "jax"
+        frame = frame.f_back
+    return False
 
 
 _counter: CompileCounter | None = None
@@ -30,10 +265,10 @@ _lock = threading.Lock()
 
 
 def compile_counter() -> CompileCounter:
-    """The process's counter."""
+    """The process's counter, which knows of all compiles since the first call."""
     global _counter
     with _lock:
         if _counter is None:
             _counter = CompileCounter()
-            jax.monitoring.register_event_duration_secs_listener(_counter.listen)
+            _counter.listen()
         return _counter
