@@ -1,7 +1,29 @@
 """All benchmarks, one after the other: `make bench`."""
 
-from benchmarks import checkpoint_cost, import_time, loop_overhead
+from benchmarks import (
+    capture_cost,
+    checkpoint_cost,
+    idle_callbacks,
+    import_time,
+    ledger_cost,
+    loop_overhead,
+    memory_sample,
+    recompile_sentinel,
+    trace_analysis,
+    trace_truth,
+)
 
-for benchmark in (import_time, loop_overhead, checkpoint_cost):
+for benchmark in (
+    import_time,
+    loop_overhead,
+    idle_callbacks,
+    ledger_cost,
+    recompile_sentinel,
+    checkpoint_cost,
+    memory_sample,
+    capture_cost,
+    trace_analysis,
+    trace_truth,
+):
     benchmark.main()
     print()

@@ -7,7 +7,6 @@ logged every 50 steps to the run's event file.
     same work       a jitted step with the device work of the trainer's: norms, metric sums, rng
     same program    the trainer's own compiled step in a bare `for`, as many steps in flight as there are
     trackside       the trainer
-    callbacks       the trainer with early stopping, checkpoints and progress bar attached, none of them due
     every step      the trainer, logging each step
     keras fit       Keras 3 on JAX, `verbose=0`: loss only, no norms, no log file
 
@@ -32,14 +31,6 @@ import numpy as np
 import optax
 
 from benchmarks.interleaved import Timing, race
-from trackside.callbacks import (
-    Callback,
-    CheckpointConfig,
-    EarlyStopping,
-    EarlyStoppingConfig,
-    ModelCheckpoint,
-    ProgressBarCallback,
-)
 from trackside.logger import LoggerConfig
 from trackside.trainer import (
     Batch,
@@ -137,12 +128,19 @@ def hand_written(model: nn.Module, batches: list[Batch], num_steps: int, full: b
     return run
 
 
-def idle_callbacks(folder: pathlib.Path) -> list[Callback]:
-    return [
-        ProgressBarCallback(),
-        EarlyStopping(EarlyStoppingConfig(monitor="train_loss", patience=10**9)),
-        ModelCheckpoint(CheckpointConfig(dirpath=str(folder), every_n_epochs=-1, every_n_steps=10**9)),
-    ]
+def make_trainer(
+    model_class: type,
+    batch: Batch,
+    log_path: pathlib.Path,
+    log_every_n_steps: int,
+    trainer_class: type[TrainerModule] | None = None,
+) -> Any:
+    return (trainer_class or MSETrainer)(
+        TrainerConfig(logger=LoggerConfig(log_path=log_path, log_every_n_steps=log_every_n_steps)),
+        ModelConfig(model_class=model_class, parallel=ParallelConfig()),
+        OptimizerConfig(name="adam", scheduler=SchedulerConfig(name="constant", lr=LEARNING_RATE)),
+        batch=batch,
+    )
 
 
 def trainer_run(
@@ -151,21 +149,13 @@ def trainer_run(
     num_steps: int,
     log_path: pathlib.Path,
     log_every_n_steps: int,
-    with_callbacks: bool = False,
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """The trainer, going on by `num_steps` at each call, and its compiled step without the trainer's loop."""
-    trainer = MSETrainer(
-        TrainerConfig(logger=LoggerConfig(log_path=log_path, log_every_n_steps=log_every_n_steps)),
-        ModelConfig(model_class=model_class, parallel=ParallelConfig()),
-        OptimizerConfig(name="adam", scheduler=SchedulerConfig(name="constant", lr=LEARNING_RATE)),
-        batch=batches[0],
-    )
+    trainer = make_trainer(model_class, batches[0], log_path, log_every_n_steps)
     epoch = [batches[index % len(batches)] for index in range(num_steps)]
 
-    added = idle_callbacks(log_path / "checkpoints") if with_callbacks else []
-
     def run() -> None:
-        trainer.fit(epoch, num_train_steps=trainer.global_step + num_steps, callbacks=added)
+        trainer.train_model(epoch, num_train_steps=trainer.global_step + num_steps)
 
     def run_bare() -> None:
         position, vector = trainer._position, trainer._fresh_vector
@@ -202,7 +192,6 @@ def measure(
         root = pathlib.Path(folder)
         every_50, _ = trainer_run(model_class, batches, num_steps, root / "a", 50)
         every_1, _ = trainer_run(model_class, batches, num_steps, root / "b", 1)
-        idle, _ = trainer_run(model_class, batches, num_steps, root / "d", 50, with_callbacks=True)
         bare_source, bare = trainer_run(model_class, batches, num_steps, root / "c", 50)
         bare_source()  # compiles the step
         contestants = {
@@ -210,7 +199,6 @@ def measure(
             "same work": hand_written(model_class(), batches, num_steps, full=True),
             "same program": bare,
             "trackside": every_50,
-            "callbacks": idle,
             "every step": every_1,
         }
         if with_peer:
@@ -238,8 +226,6 @@ def main() -> None:
     )
     overhead = small["trackside"].overhead_us(small["same program"])
     print(f"  to its own compiled step in a bare loop: {overhead:+.1f} us per step")
-    overhead = small["callbacks"].overhead_us(small["trackside"])
-    print(f"  idle callbacks: {overhead:+.1f} us per step")
     print(f"  to a loop that computes the loss only: {small['trackside'].ratio_to(small['loss only']):.2f}x")
     print(f"  logging every step against every 50: {small['every step'].ratio_to(small['trackside']):.2f}x")
     large = measure(WideMLP, batch_size=256, num_steps=100, num_rounds=arguments.rounds)

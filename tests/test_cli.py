@@ -1,8 +1,11 @@
 """The command line and the demo."""
 
+import json
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from trackside import cli
@@ -55,3 +58,29 @@ def test_demo_does_not_remove_what_is_not_its_own(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="choose another folder"):
         remove_earlier_run(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
+
+
+def test_trace_prints_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """`trackside trace` reads a trace that trackside did not take: as a table, and as JSON."""
+    step = jax.jit(lambda x: jnp.tanh(x @ x))
+    step(jnp.ones((64, 64))).block_until_ready()
+    with jax.profiler.trace(str(tmp_path)):
+        step(jnp.ones((64, 64))).block_until_ready()
+    run(monkeypatch, "trace", str(tmp_path))
+    out = capsys.readouterr().out
+    assert "Coverage" in out
+    assert max(map(len, out.splitlines())) <= 120
+    run(monkeypatch, "trace", str(tmp_path), "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert report["format"] == "trackside.trace/1"
+    assert report["coverage"]["busy_s"] > 0
+
+
+def test_trace_without_a_trace_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """A folder that holds no trace exits with 2 and names it, without a traceback."""
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch, "trace", str(tmp_path))
+    assert caught.value.code == 2
+    assert str(tmp_path) in capsys.readouterr().err

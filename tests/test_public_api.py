@@ -30,6 +30,8 @@ PUBLIC = {
         "metrics",
         "register",
         "save_config",
+        "testing",
+        "trace",
         "trainer",
     ],
     "trackside.callbacks": [
@@ -41,9 +43,15 @@ PUBLIC = {
         "EMAConfig",
         "EarlyStopping",
         "EarlyStoppingConfig",
+        "JAXProfiler",
+        "JaxProfiler",
+        "JaxProfilerConfig",
         "LearningRateMonitor",
         "LearningRateMonitorConfig",
+        "MemoryProfileConfig",
+        "MemoryProfiler",
         "ModelCheckpoint",
+        "ProfilingConfig",
         "ProgressBarCallback",
         "ProgressBarConfig",
     ],
@@ -77,6 +85,8 @@ PUBLIC = {
         "split_log_modes",
         "to_host_metrics",
     ],
+    "trackside.testing": ["assert_no_recompiles"],
+    "trackside.trace": ["TraceError", "TraceReport", "analyse_trace", "render_report", "step_markers"],
     "trackside.trainer": [
         "LOGGER",
         "Batch",
@@ -122,7 +132,7 @@ def test_import_is_lazy() -> None:
     assert not heavy & loaded_after("import trackside")
 
 
-@pytest.mark.parametrize("module", ["events", "config", "errors", "clock", "optional", "schedule"])
+@pytest.mark.parametrize("module", ["events", "config", "errors", "clock", "optional", "schedule", "trace"])
 def test_parts_that_work_without_jax(module: str) -> None:
     """What reads and describes runs does not need jax."""
     assert "jax" not in loaded_after(f"import trackside.{module}")

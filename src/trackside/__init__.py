@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trackside import callbacks, config, logger, metrics, trainer
+    from trackside import callbacks, config, logger, metrics, testing, trace, trainer
     from trackside.config import ConfigDict, apply_overrides, load_config, register, save_config
     from trackside.errors import TracksideError
     from trackside.logger import Logger, LoggerConfig
@@ -46,6 +46,8 @@ _EXPORTS = {
     "metrics": None,
     "register": "config",
     "save_config": "config",
+    "testing": None,
+    "trace": None,
     "trainer": None,
 }
 
@@ -70,6 +72,8 @@ __all__ = [
     "metrics",
     "register",
     "save_config",
+    "testing",
+    "trace",
     "trainer",
 ]
 

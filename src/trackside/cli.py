@@ -2,14 +2,18 @@
 
 import pathlib
 import sys
+from json import dumps
 from typing import Annotated
 
 import tyro
+from rich.console import Console
 
 from trackside import __version__
 from trackside.errors import TracksideError
 
 app = tyro.extras.SubcommandApp()
+
+MAX_WIDTH = 120
 
 
 @app.command
@@ -26,6 +30,29 @@ def demo(
     from trackside import demo as digits  # brings jax, which --help does not need
 
     digits.run(run_dir, overrides)
+
+
+@app.command
+def trace(
+    path: tyro.conf.Positional[pathlib.Path],
+    program: str | None = None,
+    json: bool = False,
+) -> None:
+    """Print where the device's time went in a trace, also in one that trackside did not take.
+
+    Args:
+        path: A log directory, a session's directory or a *.xplane.pb file.
+        program: Only the executions of this program, such as jit_train_step; all of them if left out.
+        json: Print the tables as JSON.
+    """
+    from trackside.trace import analyse_trace, render_report
+
+    report = analyse_trace(path, program=program)
+    if json:
+        sys.stdout.write(dumps(report.to_dict(), indent=1) + "\n")
+    else:
+        console = Console()
+        console.print(render_report(report, width=min(console.width, MAX_WIDTH)))
 
 
 @app.command

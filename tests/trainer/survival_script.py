@@ -1,20 +1,33 @@
-"""A training to be killed: `python -m tests.trainer.survival_script RUN_FOLDER NUM_WORKERS`."""
+"""A training to be killed: `python -m tests.trainer.survival_script RUN_FOLDER NUM_WORKERS [SIGNAL AT_STEP]`.
 
+With the last two it validates, logs to every tool, and sends itself the signal after that step, or fails there with
+signal 0. Step 0 is never.
+"""
+
+import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grain
 import jax
 import numpy as np
 from absl import flags
 
-from tests.trainer.tiny import WEIGHTS, make_trainer
-from trackside.callbacks import CheckpointConfig
-from trackside.logger import LoggerConfig
+from tests.trainer.tiny import WEIGHTS, make_loader, make_trainer
+from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig
+from trackside.logger import FileLoggerConfig, LoggerConfig, TensorBoardLoggerConfig, WandBLoggerConfig
 from trackside.trainer import Batch
 from trackside.trainer.workers import exit_with_parent
 
 NUM_EPOCHS = 3
+STEPS_PER_EPOCH = 40
+SAVED_EVERY = 7
+
+# What W&B measures of the machine by itself has no place in a test.
+QUIET = {"x_disable_stats": True, "x_disable_meta": True}
+TOOLS = [FileLoggerConfig(), TensorBoardLoggerConfig(), WandBLoggerConfig(mode="offline", settings=QUIET)]
 
 
 def to_batch(inputs: np.ndarray) -> Batch:
@@ -30,17 +43,42 @@ def make_dataset(num_workers: int) -> grain.IterDataset:
     return dataset
 
 
+@dataclass
+class SignalConfig(CallbackConfig):
+    """Which signal to send after which step."""
+
+    signal: int = 0
+    at_step: int = 0
+
+    def create(self, trainer: Any, data_module: Any = None) -> "Signal":
+        return Signal(self, trainer, data_module)
+
+
+class Signal(Callback):
+    config: SignalConfig
+
+    def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        if step_idx == self.config.at_step:
+            if not self.config.signal:
+                raise RuntimeError("failed as it was told to")
+            os.kill(os.getpid(), self.config.signal)
+
+
 def main() -> None:
     flags.FLAGS.mark_as_parsed()  # grain's workers read absl flags, which no command line has parsed here
-    root, num_workers = Path(sys.argv[1]), int(sys.argv[2])
+    root, num_workers, signalled = Path(sys.argv[1]), int(sys.argv[2]), [int(number) for number in sys.argv[3:5]]
     trainer = make_trainer(
-        logger=LoggerConfig(log_path=root, log_every_n_steps=1),
-        callbacks=[CheckpointConfig(every_n_steps=7, save_top_k=2)],
+        logger=LoggerConfig(log_path=root, log_every_n_steps=1, log_tools=TOOLS if signalled else []),
+        callbacks=[
+            CheckpointConfig(every_n_steps=SAVED_EVERY, save_top_k=2),
+            *([SignalConfig(signal=signalled[0], at_step=signalled[1])] if signalled else []),
+        ],
         resume="auto",
         lr=0.01,
     )
     print("READY", flush=True)
-    trainer.train_model(make_dataset(num_workers), num_epochs=NUM_EPOCHS, steps_per_epoch=40)
+    val_loader = make_loader(1, seed=50) if signalled else None
+    trainer.train_model(make_dataset(num_workers), val_loader, num_epochs=NUM_EPOCHS, steps_per_epoch=STEPS_PER_EPOCH)
     leaves = jax.tree.leaves(trainer.state.params)
     print("FINAL", [float(number).hex() for leaf in leaves for number in np.asarray(leaf).ravel()], flush=True)
 

@@ -4,7 +4,9 @@ from trackside.callbacks.base import Callback, CallbackConfig, CallbackList
 from trackside.callbacks.early_stopping import EarlyStopping, EarlyStoppingConfig
 from trackside.callbacks.ema import EMA, EMAConfig
 from trackside.callbacks.learning_rate import LearningRateMonitor, LearningRateMonitorConfig
+from trackside.callbacks.memory_profiler import MemoryProfileConfig, MemoryProfiler
 from trackside.callbacks.model_checkpoint import CheckpointConfig, ModelCheckpoint
+from trackside.callbacks.profiler import JAXProfiler, JaxProfiler, JaxProfilerConfig, ProfilingConfig
 from trackside.callbacks.progress_bar import ProgressBarCallback, ProgressBarConfig
 
 __all__ = [
@@ -16,9 +18,15 @@ __all__ = [
     "EMAConfig",
     "EarlyStopping",
     "EarlyStoppingConfig",
+    "JAXProfiler",
+    "JaxProfiler",
+    "JaxProfilerConfig",
     "LearningRateMonitor",
     "LearningRateMonitorConfig",
+    "MemoryProfileConfig",
+    "MemoryProfiler",
     "ModelCheckpoint",
+    "ProfilingConfig",
     "ProgressBarCallback",
     "ProgressBarConfig",
 ]

@@ -3,11 +3,12 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from trackside.config import ConfigDict
+from trackside.profiling.ledger import CALLBACK, Ledger
 from trackside.schedule import Plan
 
 LOGGER = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ class CallbackConfig(ConfigDict):
     """Call the filtered step hook after every so many steps; -1 for never."""
     main_process_only: bool = False
     """Run on the main process only."""
-    on_error: Literal["raise", "warn"] = "raise"
+    on_error: Literal["raise", "warn"] = field(default="raise", kw_only=True)
     """Whether an error in the callback stops the run, or is logged once and the callback left alone from then on."""
 
     def create(self, trainer: Any, data_module: Any = None) -> "Callback":
@@ -44,6 +45,8 @@ class Callback:
 
     plan: Plan | None = None
     """The steps after which the callback wants to act before the next one begins: see `on_boundary`."""
+    hears_steps: bool | None = None
+    """Whether the loop calls `on_training_step`; None if it is to find out whether that is overridden."""
     shows_progress: bool = False
     """Whether the callback asks for the trainer's progress bar."""
 
@@ -162,6 +165,8 @@ class CallbackList:
 
     def __init__(self, callbacks: Iterable[Callback] = ()):
         self.callbacks = list(callbacks)
+        self.ledger = Ledger()
+        """Where the time of each callback is kept, once it is started."""
         self._failed: list[Callback] = []
         self._on_step = [callback for callback in self.callbacks if _hears_steps(callback)]
 
@@ -178,6 +183,7 @@ class CallbackList:
         for callback in callbacks:
             if callback in self._failed:
                 continue
+            before = self.ledger.switch(f"{CALLBACK}{type(callback).__name__}")
             try:
                 getattr(callback, hook)(*args)
             except Exception as error:
@@ -187,6 +193,8 @@ class CallbackList:
                     raise
                 self._failed.append(callback)
                 LOGGER.exception("%s failed; training goes on without this callback", where)
+            finally:
+                self.ledger.switch(before)
 
     def call_boundary(self, epoch_idx: int, step_idx: int) -> None:
         """Call `on_boundary` of those that planned this step."""
@@ -245,6 +253,8 @@ class CallbackList:
 
 def _hears_steps(callback: Callback) -> bool:
     """Whether a callback does anything after a step."""
+    if callback.hears_steps is not None:
+        return callback.hears_steps
     is_filtered = _overrides(callback, "on_filtered_training_step") and callback.config.every_n_steps > 0
     return _overrides(callback, "on_training_step") or is_filtered
 

@@ -45,6 +45,11 @@ class ToolFanout:
         for runner in self._runners:
             runner.call("log_config", dict(config))
 
+    def rewind(self, step: int) -> None:
+        """Tell every tool after which step the training goes on."""
+        for runner in self._runners:
+            runner.call("rewind", step)
+
     def log_metrics(self, values: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Log a row of metrics."""
         for runner in self._runners:

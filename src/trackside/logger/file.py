@@ -59,6 +59,13 @@ class FileLogger(LoggerTool):
         """Make the directory."""
         self.directory.mkdir(parents=True, exist_ok=True)
 
+    def rewind(self, step: int) -> None:
+        """Take rows of later steps out of the tables."""
+        for path in self.directory.glob(f"*.{self.file_format}"):
+            table = _CsvTable(path) if self.file_format == "csv" else _JsonlTable(path)
+            table.cut(step)
+            table.close()
+
     def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Append a row with the columns `step` and `epoch`, and one per metric."""
         table = self._tables.get(mode)
@@ -121,6 +128,13 @@ class _JsonlTable:
         spelled = {name: value if math.isfinite(value) else str(value) for name, value in ordered.items()}
         self._file.write(msgspec.json.encode(spelled) + b"\n")
 
+    def cut(self, step: int) -> None:
+        """Take rows of later steps out."""
+        lines = self._file.path.read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines if msgspec.json.decode(line)["step"] <= step]
+        if len(kept) < len(lines):
+            self._file.replace(b"".join(kept))
+
 
 class _CsvTable:
     """A table whose header names every metric so far; a row without one of them leaves it empty."""
@@ -128,8 +142,7 @@ class _CsvTable:
     def __init__(self, path: Path):
         self._file = _AppendFile(path)
         self.close = self._file.close
-        with path.open(newline="", encoding="utf-8") as file:
-            self._columns: list[str] = next(csv.reader(file), [])
+        self._columns: list[str] = next(iter(self._read()), [])
         self._known = set(self._columns)
 
     def append(self, row: dict[str, Any]) -> None:
@@ -140,11 +153,21 @@ class _CsvTable:
     def _widen(self, row: dict[str, Any]) -> None:
         columns = self._columns or ["step", "epoch"]
         columns = [*columns, *(name for name in row if name not in columns)]
-        with self._file.path.open(newline="", encoding="utf-8") as file:
-            old_rows = list(csv.reader(file))[1:]
+        old_rows = self._read()[1:]
         padded = [old + [""] * (len(columns) - len(old)) for old in old_rows]
         self._file.replace(_csv_bytes([columns, *padded]))
         self._columns, self._known = columns, set(columns)
+
+    def cut(self, step: int) -> None:
+        """Take rows of later steps out."""
+        header, *rows = self._read() or [[]]
+        kept = [row for row in rows if int(row[header.index("step")]) <= step]
+        if len(kept) < len(rows):
+            self._file.replace(_csv_bytes([header, *kept]))
+
+    def _read(self) -> list[list[str]]:
+        with self._file.path.open(newline="", encoding="utf-8") as file:
+            return list(csv.reader(file))
 
 
 def _csv_bytes(rows: list[list[Any]]) -> bytes:

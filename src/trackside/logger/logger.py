@@ -20,6 +20,7 @@ from trackside.logger.images import render_figure, to_image, to_numbers
 from trackside.logger.redact import redact
 from trackside.logger.rows import to_floats, to_numbers_by_name
 from trackside.logger.run_directory import RunDirectory, to_plain_config
+from trackside.logger.step_timer import StepTimer
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig
 
 LOGGER = logging.getLogger(__name__)
@@ -85,8 +86,6 @@ class Logger:
         epoch: The current epoch.
         step: The last step that was logged or that an epoch started at.
         found_nans: Whether a row since the start of the training held a NaN or an infinity.
-        last_step: The step of the last row of training.
-        last_step_time: When that was, on the clock; None before any.
         epoch_start_time_stack: When the epochs that are running started, innermost last.
         mode_stack: Their modes.
         events: The event file.
@@ -110,12 +109,10 @@ class Logger:
         self.epoch = 0
         self.step = 0
         self.found_nans = False
-        self.last_step = 0
-        self.last_step_time: float | None = None
         self.epoch_start_time_stack: list[float] = []
         self.mode_stack: list[Mode] = []
         self._epoch_stack: list[int] = []
-        self._excluded_s = 0.0
+        self._timer = StepTimer()
         self._starts_timing = True
         self._nan_names: set[str] = set()
         self._config: dict[str, Any] = {}
@@ -133,6 +130,16 @@ class Logger:
     def mode(self) -> Mode:
         """The current mode: that of the innermost epoch, `default` outside of any."""
         return self.mode_stack[-1] if self.mode_stack else "default"
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last row of training."""
+        return self._timer.last_step
+
+    @property
+    def last_step_time(self) -> float | None:
+        """When the last row of training was logged, on the clock; None before any."""
+        return self._timer.last_step_time
 
     @property
     def is_open(self) -> bool:
@@ -202,6 +209,17 @@ class Logger:
         if self._environment is not None:
             self._environment.update(extra)
 
+    def rewind(self, step: int) -> None:
+        """Say that a training goes on from a checkpoint, so that no tool shows a step twice.
+
+        The event file keeps every row; of those with the same step and mode, the last counts.
+
+        Args:
+            step: The step of the checkpoint.
+        """
+        self._reopen()
+        self._tools.rewind(step)
+
     def start_epoch(
         self, epoch: int, step: int, mode: Literal["train", "val", "test"] = "train", elapsed_s: float = 0.0
     ) -> None:
@@ -244,8 +262,8 @@ class Logger:
         self.step = step
         values = {**to_numbers_by_name(metrics), "epoch_time": self._now() - start}
         logged = self._log(values, step, "train_epoch" if mode == "train" else mode)
-        if mode != "train" and set(self.mode_stack) <= {"train"}:
-            self._excluded_s += self._now() - start
+        if mode != "train":
+            self.exclude_time(self._now() - start)
         if self.mode_stack:
             self.epoch = outer_epoch
         return {**logged, **metrics} if isinstance(metrics, Mapping) else logged
@@ -271,8 +289,9 @@ class Logger:
     def log_row(self, host_metrics: Mapping[str, float], step: int, now_s: float | None = None) -> None:
         """Log numbers that are on the host already, with `epoch` and `step_time`.
 
-        `step_time` is in seconds per training step since the last row of training. Epochs of validation and test, and
-        what was passed to `exclude_time`, do not count; rows logged within such epochs have none.
+        `step_time` is in seconds per training step since the last row of training. Epochs of validation and test, what
+        was passed to `exclude_time`, and steps while timing was paused do not count; rows within such epochs, and of
+        nothing but such steps, have none.
 
         Args:
             host_metrics: The numbers by name.
@@ -286,10 +305,9 @@ class Logger:
         row = {**host_metrics, "epoch": self.epoch}
         if mode == "train" or mode == "default":
             now = self._now() if now_s is None else now_s
-            if self.last_step_time is not None:
-                seconds = now - self.last_step_time - self._excluded_s
-                row["step_time"] = max(seconds, 0.0) / max(step - self.last_step, 1)
-            self.last_step, self.last_step_time, self._excluded_s = step, now, 0.0
+            seconds = self._timer.lap(step, now)
+            if seconds is not None:
+                row["step_time"] = seconds
         self._log(row, step, mode)
 
     def exclude_time(self, seconds: float) -> None:
@@ -299,7 +317,23 @@ class Logger:
             seconds: How long it took. Time within an epoch of validation or test is left out anyway.
         """
         if set(self.mode_stack) <= {"train"}:
-            self._excluded_s += seconds
+            self._timer.exclude(seconds)
+
+    def pause_timing(self, step: int) -> None:
+        """Leave the steps from now on out of `step_time`, as those that a capture slows down.
+
+        Args:
+            step: The last step that was not disturbed.
+        """
+        self._timer.pause(step, self._now())
+
+    def resume_timing(self, step: int) -> None:
+        """Count again.
+
+        Args:
+            step: The last step that was disturbed.
+        """
+        self._timer.resume(step, self._now())
 
     def log_host_metrics(self, host_metrics: Mapping[str, Any], step: int, mode: str | None = None) -> None:
         """Log numbers, as callbacks do.
@@ -414,5 +448,5 @@ class Logger:
         self._epoch_stack.clear()
 
     def _start_timing(self, step: int) -> None:
-        self.last_step, self.last_step_time, self._excluded_s = step, self._now(), 0.0
+        self._timer.start(step, self._now())
         self._starts_timing = False

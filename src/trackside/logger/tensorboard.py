@@ -74,6 +74,10 @@ class TensorBoardLogger(LoggerTool):
         text = json.dumps(config, indent=2, default=str)
         self._file.write(self._summary.text("config", "\n".join(f"    {line}" for line in text.splitlines())), 0)
 
+    def rewind(self, step: int) -> None:
+        """Have TensorBoard drop what it has of later steps."""
+        self._file.restart(step + 1)
+
     def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Log each metric as a scalar."""
         summaries = [self._summary.scalar(f"{mode}/{name}", value) for name, value in metrics.items()]
@@ -130,6 +134,12 @@ class _EventFile:
         self._append(self._event(wall_time=self._clock.timestamp(), step=step, summary=summary))
         if self._clock.now() - self._last_sync >= self._flush_secs:
             self.sync()
+
+    def restart(self, step: int) -> None:
+        """Readers drop events from this step on that were written before."""
+        event = require("tensorboardX.proto.event_pb2", "TensorBoardLoggerConfig")
+        log = event.SessionLog(status=event.SessionLog.START)
+        self._append(self._event(wall_time=self._clock.timestamp(), step=step, session_log=log))
 
     def sync(self) -> None:
         os.fsync(self._fd)

@@ -61,6 +61,13 @@ class LoggerTool(abc.ABC):
             config: All of it so far, as plain values without secrets; called again when there is more.
         """
 
+    def rewind(self, step: int) -> None:
+        """Training goes on after `step`: rows of later steps that are there already will come again.
+
+        Called before any row of the training that goes on. A tool whose curves would show steps twice, or that may have
+        lost rows with a process that was killed, puts that right here.
+        """
+
     @abc.abstractmethod
     def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Log a row of metrics.

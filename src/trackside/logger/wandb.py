@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trackside.errors import ConfigError
+from trackside.events import event_file_name
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig
+from trackside.logger.wandb_history import last_steps, rows_up_to
 from trackside.optional import require
 
 if TYPE_CHECKING:
@@ -66,7 +68,9 @@ class WandBLoggerConfig(LoggerToolsConfig):
 
     def create(self, logger: "Logger") -> "WandBLogger":
         """Make the tool. Without a `log_path`, what W&B keeps on disk goes to a new temporary directory."""
-        return WandBLogger(self, None if logger.log_path is None else logger.log_path / self.log_dir)
+        run = logger.log_path
+        event_file = None if run is None else run / event_file_name(0)
+        return WandBLogger(self, None if run is None else run / self.log_dir, event_file)
 
 
 class WandBLogger(LoggerTool):
@@ -74,17 +78,21 @@ class WandBLogger(LoggerTool):
 
     The run's id is kept in its directory, so that a resumed training continues the same W&B run. W&B refuses steps that
     go backwards: rows of steps that the run has already, as after a resume, are left out and counted in `num_skipped`.
+    W&B writes in the background, so a killed process loses rows: those that the event file has are handed in later.
 
     Args:
         config: What the run is called and where it goes.
         directory: Where W&B makes its directory `wandb`; None for a temporary one.
+        event_file: The run's event file, if it has one.
 
     Raises:
         MissingExtraError: wandb is not installed.
     """
 
-    def __init__(self, config: WandBLoggerConfig, directory: Path | None):
+    def __init__(self, config: WandBLoggerConfig, directory: Path | None, event_file: Path | None = None):
         self.config = config
+        self._event_file = event_file
+        self._had_steps: dict[str, int] = {}
         self.finalize_timeout_s = config.finish_timeout_s
         self.num_skipped = 0
         self._wandb = require("wandb", "WandBLoggerConfig")
@@ -125,12 +133,26 @@ class WandBLogger(LoggerTool):
         )
         self._last_step = self._run.step
 
+    def rewind(self, step: int) -> None:
+        """Find out what the run has already, and hand in what it lacks up to `step`."""
+        next_step = self._run.step  # what a server knows; without one, the files tell
+        if self.config.mode == "offline" and self.directory is not None:
+            self._had_steps = last_steps(self.directory)
+            self._last_step, next_step = max(self._had_steps.values(), default=0), 0
+        if self._event_file is not None:
+            for row in rows_up_to(self._event_file, step):
+                if row["step"] > self._had_steps.get(row["mode"], next_step - 1):
+                    self.log_metrics(row["values"], row["step"], row["epoch"], row["mode"])
+
     def log_config(self, config: dict[str, Any]) -> None:
         """Add to the run's config."""
         self._run.config.update(config, allow_val_change=True)
 
     def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Log a row of metrics."""
+        if step <= self._had_steps.get(mode, -1):
+            self.num_skipped += 1
+            return
         self._log({f"{mode}/{name}": value for name, value in metrics.items()}, step)
 
     def log_image(self, name: str, image: np.ndarray, step: int, mode: str) -> None:

@@ -18,6 +18,12 @@ class CallRecord:
     epoch: int
     started_s: float
     """When the loop began to get its batch."""
+    batch_s: float
+    """When it had it."""
+    placed_s: float
+    """When the batch was on its way to the device."""
+    ready_s: float
+    """When there was room among the calls in flight."""
     dispatched_s: float
     """When the call returned, which is before the device is done."""
     report: jax.Array
@@ -26,6 +32,8 @@ class CallRecord:
     """The batch, which must stay unchanged until then."""
     completed_s: float = math.nan
     """When the loop learned that the device was done."""
+    is_disturbed: bool = False
+    """Whether it took longer than it should, by a compilation or a capture."""
     is_logged: bool = False
     """Whether a log row is due after it."""
 

@@ -89,6 +89,8 @@ class CheckpointStore:
         try:
             self._clear(saving)
             self.root.mkdir(parents=True, exist_ok=True)
+            saving.mkdir()  # where this fails, threads of Orbax would wait for the folder for five minutes
+            saving.rmdir()
             response = ocp.save_checkpointables_async(str(saving), _with_leaves(trees))
         except OSError as error:
             self._error = error

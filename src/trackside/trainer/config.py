@@ -58,6 +58,10 @@ class TrainerConfig(ConfigDict):
     """Whether to go on from the newest good checkpoint: never, if there is one, or else fail."""
     save_on_interrupt: bool = True
     """Save on Ctrl-C and SIGTERM, where a callback keeps checkpoints."""
+    max_recompiles: int = -1
+    """How often the training step or the evaluation step may compile again; -1 for any number of times."""
+    on_too_many_recompiles: Literal["warn", "error"] = "warn"
+    """What happens after more: a warning in the log, or an error that ends the training."""
     watchdog_timeout_s: float = -1
     """End the process with exit code 78, and show where it hangs, when no step completes for so long; -1 for never."""
     max_inflight_steps: int = 2

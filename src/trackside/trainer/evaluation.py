@@ -26,12 +26,20 @@ class Evaluator:
         compiler: Compiles for the mesh.
         placement: Places batches on the mesh.
         max_inflight_steps: How many calls may be under way.
+        watch: Watches the compiles of a function under a name; None leaves them alone.
     """
 
-    def __init__(self, compiler: StepCompiler, placement: BatchPlacement, max_inflight_steps: int):
+    def __init__(
+        self,
+        compiler: StepCompiler,
+        placement: BatchPlacement,
+        max_inflight_steps: int,
+        watch: Callable[[Callable, str], Callable] | None = None,
+    ):
         self._compiler = compiler
         self._placement = placement
         self._max_inflight_steps = max_inflight_steps
+        self._watch = watch
         self._calls: dict[Any, Callable] = {}
         self.num_batches = 0
         """Batches evaluated so far, as a sign of life."""
@@ -83,6 +91,11 @@ class Evaluator:
                 outputs[done] = jax.tree.map(np.asarray, outputs[done])
         return jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *outputs)
 
+    def _watched(self, call: Callable, what: str, is_split: bool) -> Callable:
+        # Two programs on purpose: under one name, the second would count as a recompile.
+        name = f"{what}_step" if is_split else f"{what}_step on a batch that cannot be split"
+        return call if self._watch is None else self._watch(call, name)
+
     def _calls_for(
         self, loader: Iterable, key: tuple, build: Callable, in_flight: deque[tuple[Any, Any]], tracked: Callable
     ) -> Iterable[tuple[Any, Callable]]:
@@ -98,7 +111,7 @@ class Evaluator:
             is_split = self._placement.is_divisible(batch)
             if (*key, is_split) not in self._calls:
                 shardings = self._placement.shardings if is_split else replicated(self._compiler.mesh)
-                self._calls[(*key, is_split)] = build(shardings)
+                self._calls[(*key, is_split)] = self._watched(build(shardings), key[0], is_split)
             if len(in_flight) >= self._max_inflight_steps:
                 jax.block_until_ready(in_flight.popleft()[0])
             yield (self._placement.place(batch) if is_split else batch), self._calls[(*key, is_split)]

@@ -22,30 +22,39 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+import jax
 import numpy as np
+from jax.profiler import StepTraceAnnotation
 
 from trackside.clock import SYSTEM_CLOCK, Clock
-from trackside.errors import DataError
 from trackside.logger import Logger
-from trackside.metrics import MetricLayout, MetricTotals, RowReader
+from trackside.metrics import MetricLayout, MetricTotals
 from trackside.profiling.compiles import CompileCounter, compile_counter
+from trackside.profiling.ledger import COMPILE, DEVICE_WAIT, DISPATCH, LOGGING, VALIDATION
+from trackside.profiling.sentinel import RecompileSentinel
+from trackside.profiling.step_times import StepTimes
 from trackside.schedule import At, Every, next_boundary
+from trackside.trainer.batches import BatchSource
 from trackside.trainer.call_record import CallRecord
-from trackside.trainer.feed import BatchPlacement, BufferGuard, open_loader
+from trackside.trainer.feed import BatchPlacement
 from trackside.trainer.goal import Goal, Position
 from trackside.trainer.hooks import Hooks
+from trackside.trainer.meter import StepMeter
 from trackside.trainer.progress import ProgressBar
 from trackside.trainer.snapshot import validation_loss
 from trackside.trainer.state import Carry
 from trackside.trainer.step import SKIPPED
+from trackside.trainer.step_rows import StepRows
 
 LOGGER = logging.getLogger(__name__)
 
-# How long the log row of a completed step may wait for others to be written with.
-MAX_UNWRITTEN_ROWS = 16
-MAX_ROW_DELAY_S = 0.02
+STEP_MARKER = "train"
+"""What steps are called in a trace."""
+
+CaptureState = Literal["none", "tracing", "finishing"]
+"""Whether steps are being traced, or are disturbed by what happens to a trace that was taken."""
 
 
 @dataclass
@@ -63,6 +72,8 @@ class TrainLoop:
     logger: Logger
     hooks: Hooks
     bar: ProgressBar
+    meter: StepMeter
+    sentinel: RecompileSentinel | None = None
     max_inflight_steps: int = 2
     log_every_n_steps: int = -1
     check_val_every_n_steps: int = -1
@@ -71,16 +82,20 @@ class TrainLoop:
     status: str = ""
     """Why training stopped before its goal; empty while it goes on."""
     results: dict[str, dict[str, float]] = field(default_factory=dict)
+    capture_state: CaptureState = "none"
+    step_times: StepTimes = field(default_factory=StepTimes)
     train_metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the last epoch, or of the current one up to the last validation."""
 
     def __post_init__(self) -> None:
         self._window: deque[CallRecord] = deque()
-        self._unwritten: list[CallRecord] = []
         self._compiles: CompileCounter = compile_counter()
         self._is_first_call = True
-        self._opened_at_step = -1
-        self._read_row = RowReader(self.layout)
+        self.batch_form: Any = None
+        self.bad_step: int | None = None
+        self._capture_states: dict[int, CaptureState] = {}
+        self._source = BatchSource(self.position, self.goal, self.loader, self.max_inflight_steps)
+        self._rows = StepRows(self.position, self.layout, self.logger, self.meter.ledger)
         self._wants_steps = self.hooks.wants_steps
         self._log_plan = Every(self.log_every_n_steps, "log_every_n_steps")
         self._val_plan = Every(self.check_val_every_n_steps, "check_val_every_n_steps")
@@ -119,41 +134,12 @@ class TrainLoop:
             position.epoch_totals = None
             position.is_epoch_open = True
             position.time.epoch_start_s = position.time.total_s(self.clock.now())
-        goes_on = position.loader is self.loader and position.batches is not None
-        if not goes_on or (is_new and not self.goal.loader_goes_on):
-            self._open_loader()
-        if position.is_restored:
-            self._place_loader(is_new)
+        self._source.open_for_epoch(is_new)
         elapsed_s = position.time.epoch_s(self.clock.now())
         self.logger.start_epoch(position.epoch, position.step, "train", elapsed_s)
         self.bar.start_epoch(position.epoch)
+        self.step_times.break_off()
         self.hooks.call("on_training_epoch_start", position.epoch)
-
-    def _open_loader(self) -> None:
-        position = self.position
-        position.loader = self.loader
-        position.batches = open_loader(self.loader, "train_loader")
-        self._opened_at_step = position.step
-        position.guard = BufferGuard(self.loader, self.max_inflight_steps)
-
-    def _place_loader(self, is_new_epoch: bool) -> None:
-        """Set a loader to where a restored training stands: by its own position, or by passing over batches."""
-        position = self.position
-        position.is_restored = False
-        goes_on = self.goal.loader_goes_on or position.batches is self.loader
-        set_state = getattr(position.batches, "set_state", None)
-        if position.loader_position is not None and callable(set_state):
-            if goes_on or not is_new_epoch:
-                set_state(position.loader_position)
-                self._opened_at_step = -1
-            return
-        num_passed = position.step if goes_on else position.step - position.epoch_start_step
-        self._opened_at_step = -1 if num_passed else self._opened_at_step
-        for _ in range(num_passed):
-            assert position.batches is not None
-            if next(position.batches, None) is None:
-                self._open_loader()
-                next(position.batches)
 
     def _train_epoch(self) -> None:
         position, epoch_end = self.position, self.goal.epoch_end(self.position)
@@ -163,7 +149,7 @@ class TrainLoop:
             is_exhausted = not self._run_until(boundary)
             if position.step > step_before:
                 self._at_boundary()
-            if is_exhausted and not self._continue_loader():
+            if is_exhausted and not self._source.start_again():
                 break
 
     def _run_until(self, boundary: float) -> bool:
@@ -175,7 +161,9 @@ class TrainLoop:
             False if the loader ran out of batches before.
         """
         position, window, now = self.position, self._window, self.clock.now
-        guard, batches, call, place = position.guard, position.batches, self.call, self.placement.place
+        guard, batches, place = position.guard, position.batches, self.placement.place
+        call = self._marked_call if self.capture_state == "tracing" else self.call
+        meter, device = self.meter, self.meter.device
         assert guard is not None
         assert batches is not None
         next_log_step = self._log_plan.next_boundary(position.step)
@@ -188,36 +176,83 @@ class TrainLoop:
                 return False
             if self._is_first_call:
                 self._check_first(batch)
+            batch_s = now()
             batch = place(batch)
+            placed_s = now()
+            was_idle, was_blocked = device.was_idle(), False
             if len(window) >= self.max_inflight_steps:
-                np.asarray(window[0].report)  # the fastest way to wait: JAX keeps the copy for the next reader
-            num_compiles, called_s = self._compiles.num_events, now()
+                oldest = window[0].report
+                was_blocked = not was_idle and not oldest.is_ready()
+                np.asarray(oldest)  # the fastest way to wait: JAX keeps the copy for the next reader
+            carry, vector = position.carry, position.vector
+            num_compiles, ready_s = self._compiles.num_events, now()
             try:
-                position.carry, position.vector = call(position.carry, position.vector, batch)
+                position.carry, position.vector = call(carry, vector, batch)
             except Exception:
                 self.placement.check_train_batch(batch)  # most calls that fail were given a batch that cannot work
                 raise
             dispatched_s = now()
-            if self._compiles.num_events != num_compiles:
-                self._write_rows()  # their time is theirs, whatever is left out from here on
-                self.logger.exclude_time(dispatched_s - called_s)
             first_step = position.step + 1
             position.step += num_steps
-            record = CallRecord(first_step, num_steps, position.epoch, started_s, dispatched_s, position.vector, batch)
+            record = CallRecord(
+                first_step,
+                num_steps,
+                position.epoch,
+                started_s,
+                batch_s,
+                placed_s,
+                ready_s,
+                dispatched_s,
+                position.vector,
+                batch,
+            )
             window.append(record)
+            has_compiled = self._compiles.num_events != num_compiles
+            meter.add_call(record, was_idle, was_blocked, has_compiled)
             if position.step == next_log_step:  # its row is written when it has completed; the next starts from zero
                 record.is_logged = True
                 position.vector = self.fresh_vector
                 next_log_step = self._log_plan.next_boundary(position.step)
+            if has_compiled:
+                self._account_compile(record, (carry, vector, batch), num_compiles)
             if len(window) > self.max_inflight_steps:  # completed: heard while the device is busy with the next
                 self._retire(window.popleft())
             if guard.on_probation:
                 self._retire_all()
         return True
 
+    def _account_compile(self, record: CallRecord, args: tuple[Any, ...], num_compiles: int) -> None:
+        """Something was compiled during a call: if it was the step, leave its time out, and say why."""
+        self._rows.write()  # their time is theirs, whatever is left out from here on
+        is_step = self.sentinel is None or self.sentinel.compiled(
+            "train_step", args, step=record.last_step, function=self.call, since=num_compiles
+        )
+        if is_step:
+            record.is_disturbed = True
+            self.logger.exclude_time(record.dispatched_s - record.ready_s)
+            self.meter.ledger.move(DISPATCH, COMPILE, record.dispatched_s - record.ready_s)
+
+    def _marked_call(self, carry: Carry, vector: Any, batch: Any) -> tuple[Carry, Any]:
+        """A call that TensorBoard and xprof recognise as a step."""
+        with StepTraceAnnotation(STEP_MARKER, step_num=self.position.step + 1):
+            return self.call(carry, vector, batch)
+
+    def set_capture_state(self, who: object, state: CaptureState) -> None:
+        """Say what a capture of somebody's does to the steps that follow, at a boundary."""
+        self._capture_states[id(who)] = state
+        states = self._capture_states.values()
+        state = "tracing" if "tracing" in states else "finishing" if "finishing" in states else "none"
+        if (state == "none") != (self.capture_state == "none"):
+            change = self.logger.resume_timing if state == "none" else self.logger.pause_timing
+            change(self.position.step)
+        self.capture_state = state
+
     def _check_first(self, batch: Any) -> None:
         self._is_first_call = False
         self.placement.check_train_batch(batch)
+        self.batch_form = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), batch
+        )
 
     def _at_boundary(self) -> None:
         position = self.position
@@ -227,6 +262,8 @@ class TrainLoop:
         is_validated = self._val_plan.is_due(position.step) and not self._validates_after_epoch()
         if is_validated and self._settle():
             self._validate(f"val_step_{position.step}")
+        if is_planned or is_validated:
+            self.step_times.break_off()
         if (is_planned or is_validated) and self.status != "nan" and position.step < self.goal.epoch_end(position):
             self.hooks.call("on_settled", position.epoch, position.step)
 
@@ -238,54 +275,29 @@ class TrainLoop:
     def _is_epoch_validated(self) -> bool:
         return self.check_val_every_n_epoch > 0 and self.position.epoch % self.check_val_every_n_epoch == 0
 
-    def _continue_loader(self) -> bool:
-        """Start the loader again where an epoch is longer than one pass over it."""
-        position = self.position
-        if position.step == self._opened_at_step:
-            raise DataError(
-                f"train_loader: gave no batch at step {position.step + 1} in epoch {position.epoch}. An iterator can "
-                "be gone through only once: pass a loader that starts anew each time, or fewer epochs"
-            )
-        if not self.goal.loader_goes_on:
-            return False
-        self._open_loader()
-        return True
-
     def _retire(self, record: CallRecord) -> None:
         """Do what was waiting for a call, which is waited for if need be."""
         report = np.asarray(record.report)
         if report[0] and not self.status:
             self._stop_at_non_finite(record, report)
         record.completed_s = self.clock.now()
+        self.step_times.add(record.last_step, record.completed_s, record.is_disturbed or self.capture_state != "none")
         if record.is_logged:
-            record.batch = None
-            self._unwritten.append(record)
-            if (
-                len(self._unwritten) >= MAX_UNWRITTEN_ROWS
-                or record.completed_s - self._unwritten[0].completed_s > MAX_ROW_DELAY_S
-            ):
-                self._write_rows()
+            self._rows.add(record)
+            self.meter.log_if_due(record.last_step)
         if self._wants_steps:
-            step_metrics = self._read_row.last_step(report)
+            step_metrics = self._rows.last_step(report)
             self.hooks.call("on_training_step", step_metrics, record.epoch, record.last_step)
         if record.dispatched_s >= self.bar.next_refresh_s:
-            self.bar.show(record.last_step, self._read_row.last_step(report), self.clock.now())
+            self.bar.show(record.last_step, self._rows.last_step(report), self.clock.now())
 
     def _retire_all(self) -> None:
+        if self._window:
+            with self.meter.ledger.spend(DEVICE_WAIT):
+                np.asarray(self._window[-1].report)
         while self._window:
             self._retire(self._window.popleft())
-        self._write_rows()
-
-    def _write_rows(self) -> None:
-        """Write the log rows of completed calls.
-
-        Several at once cost a third of what they cost one by one between two steps, when each finds the caches cold.
-        """
-        for record in self._unwritten:
-            report = np.asarray(record.report)
-            self._totals_of_epoch().add(report)
-            self._log_row(record.last_step, record.completed_s, report)
-        self._unwritten.clear()
+        self._rows.write()
 
     def _settle(self) -> bool:
         """Wait for all steps in flight and take their metrics to the host, so that the totals are complete.
@@ -295,32 +307,16 @@ class TrainLoop:
         """
         self._retire_all()
         position = self.position
-        if position.vector is not self.fresh_vector:
-            vector = np.asarray(position.vector)
-            self._totals_of_epoch().add(vector)
-            if position.interval is None:
-                position.interval = MetricTotals(self.layout)
-            position.interval.add(vector)
-            position.vector = self.fresh_vector
+        if self.sentinel is not None:
+            self.sentinel.flush(position.step)
+        self._rows.settle(self.fresh_vector)
         return self.status != "nan"
-
-    def _totals_of_epoch(self) -> MetricTotals:
-        if self.position.epoch_totals is None:
-            self.position.epoch_totals = MetricTotals(self.layout)
-        return self.position.epoch_totals
-
-    def _log_row(self, step: int, now_s: float, vector: np.ndarray) -> None:
-        """Log the steps since the last row: what was settled before, and a vector on top."""
-        settled, self.position.interval = self.position.interval, None
-        if settled is not None:
-            settled.add(vector)
-        row = self._read_row(vector) if settled is None else settled.compute()
-        self.logger.log_row(row, step, now_s)
 
     def _stop_at_non_finite(self, record: CallRecord, report: np.ndarray) -> None:
         self.request_stop("nan")
-        values = self._read_row.last_step(report)
+        values = self._rows.last_step(report)
         shown = {name: value for name, value in values.items() if name == "loss" or not math.isfinite(value)}
+        self.bad_step = record.last_step
         LOGGER.error(
             "step %d: the loss or the gradient norm is not finite (%s); training stops",
             record.last_step,
@@ -340,7 +336,9 @@ class TrainLoop:
             self._report_skipped(totals)
         metrics["train_time"] = position.time.total_s(self.clock.now())
         self.hooks.call("on_training_epoch_end", metrics, position.epoch)
-        self.train_metrics = self.logger.end_epoch(metrics, position.step)
+        self.meter.log(position.step)
+        with self.meter.ledger.spend(LOGGING):
+            self.train_metrics = self.logger.end_epoch(metrics, position.step)
         length = self.goal.steps_per_epoch
         was_cut = length is not None and position.step - position.epoch_start_step < length
         position.is_epoch_open = was_cut and self.goal.is_reached(position)
@@ -360,7 +358,9 @@ class TrainLoop:
             self.logger.events.write("skipped", epoch=self.position.epoch, num_batches=num_skipped)
 
     def _validate(self, key: str) -> None:
-        metrics = self.hooks.validate(self.position.epoch)
+        self.meter.device.pause()  # it is busy with other things
+        with self.meter.ledger.spend(VALIDATION):
+            metrics = self.hooks.validate(self.position.epoch)
         if not metrics:
             return
         self.results[key] = metrics

@@ -34,8 +34,9 @@ class RunLock:
         self._descriptor = descriptor
         try:
             _lock(descriptor, self._folder)
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+            with contextlib.suppress(OSError):  # a full disk: the lock holds, only its owner has no name
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         except BaseException:
             self._close()
             raise

@@ -16,6 +16,7 @@ from trackside.config import ConfigDict
 from trackside.errors import CheckpointError, ConfigError
 from trackside.logger import LoggerConfig
 from trackside.logger.redact import redact
+from trackside.profiling.ledger import CHECKPOINTING
 from trackside.trainer import export, snapshot
 from trackside.trainer.batch import slice_batch
 from trackside.trainer.checkpoint import CheckpointStore
@@ -53,23 +54,28 @@ class SavedStates(TrainerSetup):
     ) -> None:
         """Save the training at its current step. Returns as soon as training may go on.
 
-        A state that holds anything that is not finite is not saved; the log says so.
+        A state that holds anything that is not finite is not saved; the log says so. If the last save to this folder
+        has failed, that is raised.
 
         Args:
             directory: The folder of the checkpoints; `checkpoints` in the run's folder if left out.
             metrics: Metrics that go with the checkpoint.
             keep: Chooses the steps to keep from the metrics of all; if left out, all are kept.
         """
-        store = self._store(directory)
-        self.finish_saving()  # a save that failed is reported, and does not keep this one from being tried
-        metrics = dict(metrics or {})
+        with self.ledger.spend(CHECKPOINTING):
+            self._save(self._store(directory), dict(metrics or {}), keep)
+
+    def _save(self, store: CheckpointStore, metrics: dict[str, float], keep: Keep | None) -> None:
+        for other in self.__dict__.get("_stores", {}).values():
+            self._finish(other, raises=other is store)
         record = snapshot.to_record(self._position, metrics, self.callbacks.rank(metrics), SYSTEM_CLOCK.now())
         record["configs"] = self._plain_configs()
         record["callbacks"] = self.callbacks.state_dict()
         is_finite, step = _is_finite(self._position.carry), self.global_step
 
         def after_commit() -> None:
-            self.logger.events.write("checkpoint", step=step, path=str(store.root))
+            if self.logger.is_open:
+                self.logger.events.write("checkpoint", step=step, path=str(store.root))
             if keep is not None:
                 saved = _metrics_of_steps(store)
                 store.delete(saved.keys() - set(keep(saved)))
@@ -84,13 +90,19 @@ class SavedStates(TrainerSetup):
 
     def finish_saving(self) -> None:
         """Wait for checkpoints that are being written. One that failed is reported; the earlier ones are intact."""
-        for store in self.__dict__.get("_stores", {}).values():
-            try:
-                store.wait()
-            except CheckpointError as error:
-                LOGGER.error("%s", error)
-                if self.logger.is_open:
-                    self.logger.events.write("checkpoint_failed", path=str(store.root), error=str(error))
+        with self.ledger.spend(CHECKPOINTING):
+            for store in self.__dict__.get("_stores", {}).values():
+                self._finish(store)
+
+    def _finish(self, store: CheckpointStore, raises: bool = False) -> None:
+        try:
+            store.wait()
+        except CheckpointError as error:
+            LOGGER.error("%s", error)
+            if self.logger.is_open:
+                self.logger.events.write("checkpoint_failed", path=str(store.root), error=str(error))
+            if raises:
+                raise
 
     def resume(self) -> None:
         """Go on from the newest good checkpoint of the callbacks' folder, as `TrainerConfig.resume` says.
@@ -119,6 +131,8 @@ class SavedStates(TrainerSetup):
         if not store.steps() and mode == "auto":
             return
         step = self._load(store, -1, load_best=False, load_optimizer=True)
+        if self._logs_rows:
+            self.logger.rewind(step)
         self.callbacks.load_state_dict(store.record(step)["callbacks"])
 
     def export_params(self, path: str | pathlib.Path) -> None:

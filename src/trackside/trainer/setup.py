@@ -14,6 +14,8 @@ from trackside.config import ConfigDict
 from trackside.errors import ConfigError, DataError
 from trackside.logger import Logger, LoggerConfig
 from trackside.metrics import MetricLayout, MetricRecorder, Metrics
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.sentinel import RecompileSentinel
 from trackside.trainer import summary
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.config import TrainerConfig
@@ -41,6 +43,18 @@ def _unchanged(host_metrics: dict[str, float]) -> dict[str, float]:
     return host_metrics
 
 
+class RunEvents:
+    """The event file of a trainer's run, whichever is open."""
+
+    def __init__(self, trainer: "TrainerSetup"):
+        self._trainer = trainer
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Write a row, if there is a file."""
+        if self._trainer.logger.is_open:
+            self._trainer.logger.events.write(kind, **fields)
+
+
 class TrainerSetup(TrainerHooks):
     """The part of the trainer that builds what training and evaluation run on; `TrainerModule` tells its arguments."""
 
@@ -61,8 +75,13 @@ class TrainerSetup(TrainerHooks):
         self._eval_metric_shapes: MetricLayout | None = None
         self._pruned_state: Any = None
         self.status = ""
+        self.ledger = Ledger()
+        """Where the time of the last training went."""
         self.init_logger(self.trainer_config.logger)
         try:
+            self._sentinel = RecompileSentinel(
+                RunEvents(self), self.trainer_config.max_recompiles, self.trainer_config.on_too_many_recompiles
+            )
             self.init_mesh(self.model_config, mesh)
             self.build_model(self.model_config)
             self.init_optimizer(self.optimizer_config)
@@ -298,7 +317,12 @@ class TrainerSetup(TrainerHooks):
             donate=config.donate_train_state,
             debug=config.debug,
         )
-        self._evaluator = Evaluator(self._compiler, self._placement, config.max_inflight_steps)
+        self._evaluator = Evaluator(
+            self._compiler,
+            self._placement,
+            config.max_inflight_steps,
+            None if config.debug else self._sentinel.watch,
+        )
         self._train_call: Callable | None = None
         self._train_metric_shapes = self._eval_metric_shapes = None
 

@@ -26,6 +26,9 @@ from trackside.trainer.state import Carry, TrainState, to_carry, typed_key
 SKIPPED = "skipped"
 """The metric that counts batches that were left out."""
 
+TRAIN_CALL_NAME = "train_call"
+"""What the compiled training step is called in traces and in messages about compilation."""
+
 TrainStep = Callable[[TrainState, Any, Metrics], tuple[TrainState, Metrics]]
 EvalStep = Callable[[TrainState, Any, Metrics], Metrics]
 
@@ -151,6 +154,7 @@ class StepCompiler:
                 state, metrics = train_step(self.view(carry), batch, Metrics(layout, vector))
             return to_carry(state), metrics.vector
 
+        assert train_call.__name__ == TRAIN_CALL_NAME
         if self.debug:
             return train_call
         return jax.jit(

@@ -11,6 +11,7 @@ import jax
 from trackside.callbacks import Callback, CallbackList
 from trackside.errors import ConfigError
 from trackside.metrics import Metrics, to_host_metrics
+from trackside.profiling.ledger import Ledger, LedgerTotals
 from trackside.trainer import summary
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.feed import loader_length
@@ -18,9 +19,10 @@ from trackside.trainer.goal import Goal
 from trackside.trainer.hooks import Hooks
 from trackside.trainer.interrupts import Interrupts
 from trackside.trainer.loop import TrainLoop
+from trackside.trainer.measured import MeasuredSteps
+from trackside.trainer.meter import StepMeter
 from trackside.trainer.progress import ProgressBar, is_shown, track
 from trackside.trainer.run_lock import RunLock
-from trackside.trainer.saved_states import SavedStates
 from trackside.trainer.sharding import replicated
 from trackside.trainer.state import Carry, TrainState
 from trackside.trainer.watchdog import Watchdog
@@ -30,7 +32,7 @@ LOGGER = logging.getLogger(__name__)
 Loaders = Iterable | dict[str, Iterable]
 
 
-class TrainerModule(SavedStates):
+class TrainerModule(MeasuredSteps):
     """Trains, evaluates and logs a model. Subclasses define `loss_function`.
 
     Args:
@@ -42,6 +44,9 @@ class TrainerModule(SavedStates):
         mesh: A mesh to train on instead of the one that the model config describes.
     """
 
+    ledger_totals: LedgerTotals | None = None
+    """Where the time of the last training went, once it is over."""
+
     # --- training -----------------------------------------------------------------------------------------------
 
     def set_dataset(self, dataset: DataloaderModule) -> None:
@@ -49,8 +54,6 @@ class TrainerModule(SavedStates):
         self.dataset = dataset
         for callback in self.callbacks:
             callback.set_dataset(dataset)
-
-    _loop: TrainLoop | None = None
 
     def train_model(
         self,
@@ -207,6 +210,8 @@ class TrainerModule(SavedStates):
 
     def _build_loop(self, train_loader: Iterable, val_loader: Loaders | None, goal: Goal) -> TrainLoop:
         config = self.trainer_config
+        self.ledger = self.callbacks.ledger = Ledger()
+        self.ledger.start()
         layout = self.init_train_metrics().layout
         if self._train_call is None:
             self._train_call = self._compiler.compile_train(self._train_step, layout, self._placement.shardings)
@@ -223,6 +228,8 @@ class TrainerModule(SavedStates):
             logger=self.logger,
             hooks=Hooks(self, self.callbacks, lambda epoch: self._eval_model_in_train_loop(val_loader, epoch)),
             bar=ProgressBar(self._shows_bar, self.global_step, goal.last_step, goal.num_epochs),
+            meter=StepMeter(self.ledger, self.logger, config.max_inflight_steps),
+            sentinel=None if config.debug else self._sentinel,
             max_inflight_steps=config.max_inflight_steps,
             log_every_n_steps=self.logger.config.log_every_n_steps if self._logs_rows else -1,
             check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
@@ -233,9 +240,13 @@ class TrainerModule(SavedStates):
         """Close everything, whatever happened, with the status that the run really has."""
         self.status = status
         loop.close()
+        self._sentinel.flush(self.global_step)
         self.finish_saving()
         loop.bar.close(self.global_step)
         self.callbacks.finalize(status)
+        self.ledger_totals = loop.meter.close(self.global_step)
+        if loop.bad_step is not None:  # others were on their way behind it
+            self.logger.step = loop.bad_step
         self.logger.finalize(status)
 
     def log_training_info(

@@ -1,0 +1,145 @@
+"""When the device computed and when it idled, told from the outside: no trace, and nothing that waits.
+
+Each call returns a small report that is ready when the device is done with it. Two things are seen for free: when a
+wait for a report ends, and, before a call, whether the report of the one before is ready already, which means that the
+device has nothing to do. For how long it had nothing to do follows from how long a call takes on the device; that is
+measured now and then by a thread that waits for a report.
+"""
+
+import contextlib
+import queue
+import statistics
+import threading
+from collections import deque
+from typing import Any
+
+from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.profiling.ledger import DATA_WAIT, DISPATCH, HOST_TO_DEVICE
+
+SAMPLE_EVERY_S = 0.1
+_MAX_SAMPLES = 32
+
+
+class DeviceClock:
+    """Follows the device through the calls of a loop.
+
+    Args:
+        starts_when_called: Whether the device may begin before a call has returned, as CPUs do, which are the device.
+        max_inflight: How many calls may be under way.
+        clock: Where times come from.
+    """
+
+    def __init__(self, starts_when_called: bool, max_inflight: int = 2, clock: Clock = SYSTEM_CLOCK):
+        self.busy_s = 0.0
+        self.idle_s = 0.0
+        self.idle_by_reason: dict[str, float] = {}
+        self._starts_when_called = starts_when_called
+        self._num_behind = max_inflight - 1
+        self._now = clock.now
+        self._durations: deque[float] = deque(maxlen=_MAX_SAMPLES)
+        self._num_durations = 0
+        self._typical_s: float | None = None
+        self._last_report: Any = None
+        self._done_s: float | None = None
+        """When the device is done with what it was given, as far as can be told."""
+        self._dispatched_s = 0.0
+        self._blocked_at: tuple[int, float] | None = None
+        self._sampled_s = 0.0
+        self._samples: queue.SimpleQueue[tuple[Any, float] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known how long a call takes on the device."""
+        return self._typical_s is not None
+
+    def add_call(
+        self,
+        number: int,
+        started_s: float,
+        batch_s: float,
+        ready_s: float,
+        dispatched_s: float,
+        was_idle: bool,
+        was_blocked: bool,
+        between: str,
+        report: Any,
+    ) -> None:
+        """Account for a call.
+
+        Args:
+            number: The calls so far.
+            started_s: When the loop began to get its batch.
+            batch_s: When it had it.
+            ready_s: When there was room among the calls in flight.
+            dispatched_s: When the call returned.
+            was_idle: Whether the device was done with the call before when the batch was placed.
+            was_blocked: Whether `ready_s` is when the oldest call in flight completed, and not when that was noticed.
+            between: What the host did between the call before and `started_s`.
+            report: The report of this call.
+        """
+        if was_blocked:
+            self._note_completion(number, ready_s)
+        begins_s = ready_s if self._starts_when_called else dispatched_s
+        if self._done_s is not None and self._typical_s is not None:
+            done_s = min(self._done_s, ready_s) if was_idle else max(self._done_s, ready_s)
+            if begins_s > done_s:
+                phases = ((between, started_s), (DATA_WAIT, batch_s), (HOST_TO_DEVICE, ready_s), (DISPATCH, begins_s))
+                self._add_idle(done_s, phases)
+            begins_s = max(begins_s, done_s)
+        if self._typical_s is not None:
+            self.busy_s += self._typical_s
+            self._done_s = begins_s + self._typical_s
+        if ready_s - self._sampled_s > SAMPLE_EVERY_S and (was_idle or self._typical_s is None):
+            self._sample(report, begins_s, ready_s)
+        self._last_report, self._dispatched_s = report, dispatched_s
+
+    def was_idle(self) -> bool:
+        """Whether the device is done with the last call, so that it has nothing to do until the next."""
+        return self._last_report is not None and self._last_report.is_ready()
+
+    def pause(self) -> None:
+        """The next call does not follow the last one: what lies between is not counted."""
+        self._done_s, self._blocked_at, self._last_report = None, None, None
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._samples.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _note_completion(self, number: int, ready_s: float) -> None:
+        """A wait has ended with the completion of a call; after the one before it, that gives a duration."""
+        if self._blocked_at is not None and self._blocked_at[0] == number - 1:
+            self._add_duration(ready_s - self._blocked_at[1])
+        self._blocked_at = number, ready_s
+        if self._typical_s is not None:
+            self._done_s = ready_s + self._num_behind * self._typical_s  # others are under way behind it
+
+    def _add_idle(self, since_s: float, phases: tuple[tuple[str, float], ...]) -> None:
+        for reason, until_s in phases:
+            if until_s > since_s:
+                self.idle_s += until_s - since_s
+                self.idle_by_reason[reason] = self.idle_by_reason.get(reason, 0.0) + until_s - since_s
+                since_s = until_s
+
+    def _sample(self, report: Any, begins_s: float, now_s: float) -> None:
+        self._sampled_s = now_s
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="device-clock", daemon=True)
+            self._thread.start()
+        self._samples.put((report, begins_s))
+
+    def _watch(self) -> None:
+        while (item := self._samples.get()) is not None:
+            report, begins_s = item
+            with contextlib.suppress(Exception):  # a call that failed is told of where it was made
+                report.block_until_ready()
+                self._add_duration(self._now() - begins_s)
+
+    def _add_duration(self, seconds: float) -> None:
+        self._durations.append(seconds)
+        self._num_durations += 1
+        if self._num_durations < 4 or self._num_durations % 16 == 0:  # the median of some is dear, for every step
+            self._typical_s = statistics.median(self._durations)

@@ -1,0 +1,132 @@
+"""What the loop keeps account of in each call: the ledger, the device's clock, and how much was trained."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.logger import Logger
+from trackside.profiling.device_clock import DeviceClock
+from trackside.profiling.ledger import CALLBACK, LOGGING, OTHER, Ledger, LedgerTotals
+from trackside.trainer.call_record import CallRecord
+
+LOG_EVERY_S = 1.0
+SAVE_EVERY_S = 10.0
+
+
+class StepMeter:
+    """Keeps account of the calls of a training, and logs where the time went.
+
+    Args:
+        ledger: The ledger of the thread that trains.
+        logger: Gets a row `time` about once a second with the other rows, and the totals as rows `ledger`.
+        max_inflight: How many calls may be under way.
+        clock: Where times come from.
+    """
+
+    def __init__(self, ledger: Ledger, logger: Logger, max_inflight: int, clock: Clock = SYSTEM_CLOCK):
+        self.ledger = ledger
+        self.device = DeviceClock(jax.default_backend() == "cpu", max_inflight, clock)
+        self._logger = logger
+        self._now = clock.now
+        self._num_calls = 0
+        self._tokens_per_sample: int | None = None
+        self._logged = ledger.totals()
+        self._logged_s = self._saved_s = clock.now()
+
+    def add_call(self, record: CallRecord, was_idle: bool, was_blocked: bool, has_compiled: bool) -> None:
+        """Account for a call that was just dispatched. Part of the hot loop.
+
+        Args:
+            record: The call.
+            was_idle: Whether the device had nothing to do when the batch was ready.
+            was_blocked: Whether the loop had to wait for a call in flight, and did so until it completed.
+            has_compiled: Whether something was compiled during the call, so that it tells nothing of the device.
+        """
+        ledger, num_steps = self.ledger, record.num_steps
+        started_s, batch_s, placed_s = record.started_s, record.batch_s, record.placed_s
+        ready_s, dispatched_s = record.ready_s, record.dispatched_s
+        self._num_calls += 1
+        if has_compiled:
+            self.device.pause()
+        else:
+            self.device.add_call(
+                self._num_calls,
+                started_s,
+                batch_s,
+                ready_s,
+                dispatched_s,
+                was_idle,
+                was_blocked,
+                ledger.last_part,
+                record.report,
+            )
+        ledger.last_part = OTHER
+        ledger.add_call(started_s, batch_s, placed_s, ready_s, dispatched_s, num_steps)
+        leaf = jax.tree.leaves(record.batch)[0]
+        num_samples = np.shape(leaf)[0] * num_steps
+        ledger.num_samples += num_samples
+        if self._tokens_per_sample is None:
+            self._tokens_per_sample = _tokens_per_sample(leaf)
+        ledger.num_tokens += num_samples * self._tokens_per_sample
+
+    def totals(self) -> LedgerTotals:
+        """What the ledger and the device's clock show now."""
+        totals, device = self.ledger.totals(), self.device
+        if not device.is_known:
+            return totals
+        return replace(
+            totals,
+            device_busy_s=device.busy_s,
+            device_idle_s=device.idle_s,
+            idle_by_reason=dict(device.idle_by_reason),
+        )
+
+    def log_if_due(self, step: int) -> None:
+        """Log where the time since the last row went, if that was a second ago."""
+        if self._now() - self._logged_s >= LOG_EVERY_S:
+            self.log(step)
+
+    def log(self, step: int) -> None:
+        """Log where the time since the last row went."""
+        with self.ledger.spend(LOGGING):
+            totals = self.totals()
+            recent, self._logged, self._logged_s = totals.since(self._logged), totals, self._now()
+            if recent.num_steps > 0:
+                self._logger.log_host_metrics(time_row(recent), step, mode="time")
+            if self._logged_s - self._saved_s >= SAVE_EVERY_S:
+                self.save(step)
+
+    def save(self, step: int) -> None:
+        """Write the totals to the event file, where a reader finds them also if the process dies."""
+        self._saved_s = self._now()
+        self._logger.events.write("ledger", step=step, **self.totals().to_dict())
+
+    def close(self, step: int) -> LedgerTotals:
+        """Stop, and write the totals."""
+        self.device.close()
+        self.ledger.stop()
+        self.save(step)
+        return self.totals()
+
+
+def time_row(recent: LedgerTotals) -> dict[str, float]:
+    """Where the time of some steps went, for people: milliseconds per step, and how much was trained per second."""
+    per_step = 1e3 / recent.num_steps
+    row = {f"{name}_ms": seconds * per_step for name, seconds in recent.parts.items() if not name.startswith(CALLBACK)}
+    row["callbacks_ms"] = sum(recent.parts[name] for name in recent.parts if name.startswith(CALLBACK)) * per_step
+    row["steps_per_second"] = recent.num_steps / recent.wall_s
+    row["samples_per_second"] = recent.num_samples / recent.wall_s
+    if recent.num_tokens:
+        row["tokens_per_second"] = recent.num_tokens / recent.wall_s
+    if recent.idle_share is not None:
+        row["device_idle_share"] = recent.idle_share
+    return row
+
+
+def _tokens_per_sample(leaf: Any) -> int:
+    """The tokens of an example, for batches of sequences of token numbers; 0 for all others."""
+    is_tokens = np.ndim(leaf) == 2 and np.issubdtype(leaf.dtype, np.integer)
+    return np.shape(leaf)[1] if is_tokens else 0
