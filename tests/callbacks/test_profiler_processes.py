@@ -1,0 +1,58 @@
+"""Profiles of several processes: one each, under one session name."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trackside.trace import analyse_trace
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes have left that trained together."""
+    folder = tmp_path_factory.mktemp("processes")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    environment.pop("XLA_FLAGS", None)  # the suite's eight devices
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.callbacks.process_script", str(index), str(port), str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for index in range(2)
+    ]
+    outputs = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs[0][1][-2000:] + outputs[1][1][-2000:]
+    finals = {out.split("FINAL")[1] for out, _ in outputs}
+    assert len(finals) == 1  # they have trained one model
+    return folder
+
+
+def sessions(directory: Path) -> dict[str, int]:
+    """The number of traces by session."""
+    profiles = directory / "plugins" / "profile"
+    return {session.name: len(list(session.glob("*.xplane.pb"))) for session in profiles.iterdir()}
+
+
+def test_window_has_a_trace_of_each_process(folder: Path) -> None:
+    """A window of steps is one session with a file per process, and both hold the same steps."""
+    assert sessions(folder / "window") == {"step_00000010": 2}
+    report = analyse_trace(folder / "window", program="jit_train_call")
+    assert sorted(marker.step for marker in report.markers) == [10, 10, 11, 11, 12, 12]
+    assert len(report.collectives) > 0
+
+
+def test_processes_agree_on_when_the_clock_says_so(folder: Path) -> None:
+    """Captures by minutes start at the same steps in both processes, which look at the clock together."""
+    assert sessions(folder / "run" / "tensorboard") == {"step_00000021": 2, "step_00000065": 2}
