@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trackside.logger.console import ConsoleHandler
+from trackside.logger.console import ConsoleHandler, LogOutput, root_handlers_kept
 
 TRACKSIDE = logging.getLogger("trackside")
 
@@ -130,3 +130,22 @@ output.close()
     (line,) = result.stderr.splitlines()
     assert str(path) in line
     assert "File too large" in line
+
+
+def test_library_that_sets_up_the_root_logger_doubles_nothing(capsys):
+    """A root handler that appears while a run is open does not print records of the run once more."""
+    with logging_not_set_up():
+        output = LogOutput(None, to_console=True)
+        logging.basicConfig()
+        TRACKSIDE.info("once")
+        output.close()
+        assert capsys.readouterr().err.count("once") == 1
+        assert TRACKSIDE.propagate
+
+
+def test_root_handlers_of_an_import_are_taken_back():
+    """What a block gives to the root logger is gone after it; what was there stays."""
+    before = list(logging.root.handlers)
+    with root_handlers_kept():
+        logging.root.addHandler(logging.NullHandler())
+    assert logging.root.handlers == before

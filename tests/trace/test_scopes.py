@@ -31,6 +31,8 @@ from trackside.trace.scopes import PHASES, OpName, parse_op_name
         ("jit(step)/jvp(transpose(jvp(forward)))/mul", "forward", "backward", "mul"),
         ("jit(step)/jvp()/dot_general", "", "forward", "dot_general"),
         ("jit(step)/transpose(jvp())/cond", "", "backward", "cond"),
+        # The name of a calling function, which some operations of random numbers carry, is no scope.
+        ("jit(train_call)/jit(_threefry_fold_in)/build.<locals>.train_step/while/body/xor", "", "other", "xor"),
         # Scans, loops and branches.
         (
             "jit(step)/jvp(loss)/Net/while/body/closed_call/layers/block/up/dot_general",

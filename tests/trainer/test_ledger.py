@@ -102,8 +102,7 @@ def test_totals_and_rows_are_logged(tmp_path: Path) -> None:
     totals = train(tmp_path)
     row = rows_of(tmp_path, "ledger")[-1]
     assert LedgerTotals.from_dict({name: row[name] for name in totals.to_dict()}) == totals
-    (times,) = rows_of(tmp_path, mode="time")
-    values = times["values"]
+    values = rows_of(tmp_path, mode="time")[-1]["values"]
     assert values["samples_per_second"] == pytest.approx(8 * values["steps_per_second"])
     parts = [value for name, value in values.items() if name.endswith("_ms")]
     assert sum(parts) == pytest.approx(1e3 / values["steps_per_second"])

@@ -1,12 +1,25 @@
 """Where log records of trackside go while a run is open: its log file, and the terminal."""
 
+import contextlib
 import logging
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 _FILE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _CONSOLE_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+@contextlib.contextmanager
+def root_handlers_kept() -> Iterator[None]:
+    """Takes back the handlers that a block gives to the root logger: setting up logging is the program's business."""
+    before = list(logging.root.handlers)
+    try:
+        yield
+    finally:
+        for handler in [handler for handler in logging.root.handlers if handler not in before]:
+            logging.root.removeHandler(handler)
 
 
 class LogFileHandler(logging.FileHandler):
@@ -35,8 +48,10 @@ class LogFileHandler(logging.FileHandler):
 class ConsoleHandler(logging.Handler):
     """Writes records to stderr, above a progress bar instead of through it."""
 
-    def __init__(self):
+    def __init__(self, propagated: bool = True):
         super().__init__(logging.INFO)
+        self.propagated = propagated
+        """Whether records went to the root logger before; restored when the handler goes."""
         self.setFormatter(logging.Formatter(_CONSOLE_FORMAT, datefmt="%H:%M:%S"))
         self.num_users = 0
 
@@ -96,8 +111,10 @@ class LogOutput:
             return None
         console = next((handler for handler in handlers if isinstance(handler, ConsoleHandler)), None)
         if console is None:
-            console = ConsoleHandler()
+            console = ConsoleHandler(self._logger.propagate)
             self._logger.addHandler(console)
+            # Libraries give the root logger a handler when they first log: each line would be there twice.
+            self._logger.propagate = False
         console.num_users += 1
         return console
 
@@ -106,6 +123,7 @@ class LogOutput:
             self._console.num_users -= 1
             if self._console.num_users == 0:
                 self._logger.removeHandler(self._console)
+                self._logger.propagate = self._console.propagated
                 self._console.close()
 
     def _raise_level(self) -> None:

@@ -120,7 +120,7 @@ class Ledger:
         num_steps: Training steps so far.
         num_samples: Examples so far.
         num_tokens: Tokens so far.
-        last_part: The part that ran last, other than `other` and those of a step, since it was set to `other`.
+        last_part: The part that the host was last busy with between two steps, since it was set to `other`.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK):
@@ -172,7 +172,7 @@ class Ledger:
             seconds[before] = seconds.get(before, 0.0) + now_s - since_s
             self._since_s = now_s
             self._part = part
-            if before != OTHER:
+            if before not in (OTHER, DEVICE_WAIT):
                 self.last_part = before
         return before
 

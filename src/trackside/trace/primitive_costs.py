@@ -36,7 +36,8 @@ _FREE = _names("""
     random_fold_in random_seed random_split random_unwrap random_wrap real reduce_and reduce_or reduce_precision
     reduce_scatter reduce_xor reshape reshard rev rng_bit_generator rng_uniform scatter scatter-max scatter-min
     scatter_max scatter_min select_and_scatter select_n sharding_constraint shift_left shift_right_arithmetic
-    shift_right_logical slice sort split squeeze stack stop_gradient threefry2x32 top_k transpose unreduced_psum unstack xor
+    shift_right_logical slice sort split squeeze stack stop_gradient threefry2x32 top_k transpose unreduced_psum
+    unstack xor
 """)
 
 

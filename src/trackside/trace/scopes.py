@@ -126,6 +126,8 @@ def _unwrap(component: str) -> _Part:
             functions, component = (component,), ""
         else:
             transforms.add(wrapper)
+    if "<locals>" in component:  # JAX names some operations after the function that called it; no scope is called that
+        functions, component = (*functions, component), ""
     return _Part(component, frozenset(transforms), functions)
 
 

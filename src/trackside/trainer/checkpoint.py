@@ -23,9 +23,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-from orbax.checkpoint import v1 as ocp
 
 from trackside.errors import CheckpointError
+from trackside.logger.console import root_handlers_kept
+
+with root_handlers_kept():  # importing Orbax logs, and logging through absl sets up the root logger
+    from orbax.checkpoint import v1 as ocp
 
 LOGGER = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.logger import Logger
 from trackside.metrics import MetricLayout, MetricTotals
 from trackside.profiling.compiles import CompileCounter, compile_counter
-from trackside.profiling.ledger import COMPILE, DEVICE_WAIT, DISPATCH, LOGGING, VALIDATION
+from trackside.profiling.ledger import COMPILE, DEVICE_WAIT, DISPATCH, LOGGING
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.profiling.step_times import StepTimes
 from trackside.schedule import At, Every, next_boundary
@@ -359,8 +359,7 @@ class TrainLoop:
 
     def _validate(self, key: str) -> None:
         self.meter.device.pause()  # it is busy with other things
-        with self.meter.ledger.spend(VALIDATION):
-            metrics = self.hooks.validate(self.position.epoch)
+        metrics = self.hooks.validate(self.position.epoch)
         if not metrics:
             return
         self.results[key] = metrics

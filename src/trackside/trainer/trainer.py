@@ -11,7 +11,8 @@ import jax
 from trackside.callbacks import Callback, CallbackList
 from trackside.errors import ConfigError
 from trackside.metrics import Metrics, to_host_metrics
-from trackside.profiling.ledger import Ledger, LedgerTotals
+from trackside.profiling.ledger import VALIDATION, Ledger, LedgerTotals
+from trackside.profiling.ledger_text import render_ledger
 from trackside.trainer import summary
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.feed import loader_length
@@ -245,6 +246,8 @@ class TrainerModule(MeasuredSteps):
         loop.bar.close(self.global_step)
         self.callbacks.finalize(status)
         self.ledger_totals = loop.meter.close(self.global_step)
+        if where_it_went := render_ledger(self.ledger_totals):
+            LOGGER.info("%s", where_it_went)
         if loop.bad_step is not None:  # others were on their way behind it
             self.logger.step = loop.bad_step
         self.logger.finalize(status)
@@ -281,7 +284,10 @@ class TrainerModule(MeasuredSteps):
         iterator = iter(loader)
         if iterator is not loader:
             first = next(iterator, None)
-            self._evaluator.evaluate(self._position.carry, [] if first is None else [first], self._eval_step, layout)
+            with self.ledger.spend(VALIDATION):
+                self._evaluator.evaluate(
+                    self._position.carry, [] if first is None else [first], self._eval_step, layout
+                )
 
     def _eval_model_in_train_loop(self, val_loader: Any, epoch_idx: int) -> dict[str, float]:
         """Validate during training, with the hooks around it."""
@@ -326,6 +332,12 @@ class TrainerModule(MeasuredSteps):
         return self._evaluate(data_loader, mode, epoch_idx, lambda metrics: None)
 
     def _evaluate(self, data_loader: Loaders, mode: Any, epoch_idx: int, before_log: Callable) -> dict[str, float]:
+        with self.ledger.spend(VALIDATION):
+            return self._evaluate_and_log(data_loader, mode, epoch_idx, before_log)
+
+    def _evaluate_and_log(
+        self, data_loader: Loaders, mode: Any, epoch_idx: int, before_log: Callable
+    ) -> dict[str, float]:
         was_open = self.logger.is_open
         self.logger.start_epoch(epoch_idx, self.global_step, mode)
         metrics: dict[str, float] = {}

@@ -1,0 +1,56 @@
+"""The ledger as text, for the console: what took the time, largest first."""
+
+from trackside.profiling.ledger import CALLBACK, LedgerTotals
+
+_BAR_WIDTH = 24
+_MIN_SHARE = 0.0005
+
+# Parts as people call them.
+_NAMES = {
+    "data_wait": "waiting for data",
+    "host_to_device": "host to device",
+    "dispatch": "dispatch",
+    "device_wait": "waiting for the device",
+    "compile": "compiling",
+    "logging": "logging",
+    "validation": "validation and test",
+    "checkpointing": "checkpoints",
+    "other": "other",
+}
+
+
+def part_name(part: str) -> str:
+    """A part as people call it."""
+    return part.removeprefix(CALLBACK) if part.startswith(CALLBACK) else _NAMES.get(part, part)
+
+
+def render_ledger(totals: LedgerTotals) -> str:
+    """Where the time went, within 80 columns; empty if no step was made."""
+    if totals.num_steps == 0 or totals.wall_s <= 0:
+        return ""
+    lines = [_headline(totals)]
+    for part, seconds in sorted(totals.parts.items(), key=lambda item: -item[1]):
+        share = totals.share(part)
+        if share >= _MIN_SHARE:
+            bar = "█" * max(1, round(share * _BAR_WIDTH))
+            lines.append(f"  {part_name(part):<24} {seconds:9.2f} s {100 * share:6.1f} %  {bar}")
+    if totals.idle_share is not None:
+        lines.append(_device_line(totals))
+    return "\n".join(lines)
+
+
+def _headline(totals: LedgerTotals) -> str:
+    rates = [f"{totals.num_steps / totals.wall_s:.3g} steps", f"{totals.num_samples / totals.wall_s:.3g} examples"]
+    if totals.num_tokens:
+        rates.append(f"{totals.num_tokens / totals.wall_s:.3g} tokens")
+    return f"where the time went: {totals.wall_s:.1f} s, {totals.num_steps} steps; per second {', '.join(rates)}"
+
+
+def _device_line(totals: LedgerTotals) -> str:
+    assert totals.device_idle_s is not None
+    assert totals.device_busy_s is not None
+    idle = totals.idle_share or 0.0
+    observed_s = totals.device_busy_s + totals.device_idle_s
+    reasons = sorted(totals.idle_by_reason.items(), key=lambda item: -item[1])[:3]
+    why = ", ".join(f"{part_name(part)} {100 * seconds / observed_s:.1f} %" for part, seconds in reasons)
+    return f"  the device idled {100 * idle:.1f} % of the time between steps" + (f": {why}" if why else "")
