@@ -1,6 +1,7 @@
 import json
 import os
 import struct
+import time
 import subprocess
 import sys
 import types
@@ -36,9 +37,18 @@ def read_records(path):
             yield record
 
 
+def wait_for_end(path):
+    """W&B's own process writes the last records of a run a moment after it was finished."""
+    for _ in range(200):
+        if any(record.WhichOneof("record_type") == "exit" for record in read_records(path)):
+            return
+        time.sleep(0.05)
+
+
 def read_run(log_path):
     """Rows by step, config and exit code of the only offline run below a directory."""
     (path,) = log_path.glob("wandb/offline-run-*/*.wandb")
+    wait_for_end(path)
     rows, config, exit_code, run_id = {}, {}, None, None
     for record in read_records(path):
         kind = record.WhichOneof("record_type")
