@@ -1,9 +1,9 @@
 import json
 import os
 import struct
-import time
 import subprocess
 import sys
+import time
 import types
 
 import numpy as np
