@@ -25,13 +25,12 @@ def log_capture(result: CaptureResult, trainer: Any) -> None:
         LOGGER.error("the profile of steps %s failed: %s", _steps(result), result.error)
     else:
         LOGGER.info("%s", render_capture(result))
-    logger = trainer.logger
-    logger.events.write("capture", **_row(result, trainer.global_step))
+    trainer.events.write("capture", **_row(result, trainer.global_step))
     if result.report is not None:
         scalars = result.report.scalars()
         if result.utilisation is not None:
             scalars["utilisation"] = result.utilisation
-        logger.log_host_metrics(scalars, result.last_step, mode="profile")
+        trainer.logger.log_host_metrics(scalars, result.last_step, mode="profile")
 
 
 def render_capture(result: CaptureResult) -> str:

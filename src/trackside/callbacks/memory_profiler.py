@@ -96,7 +96,7 @@ class MemoryProfiler(Callback):
         self._num_failed = 0
         self._leaks = LeakWatch()
         self._sampler = MemorySampler(jax.local_devices() if self.config.log_device_memory else (), self._clock)
-        self.trainer.logger.events.write("memory_profile", path=str(self.path.absolute()), step=step)
+        self.trainer.events.write("memory_profile", path=str(self.path.absolute()), step=step)
         self._sample(step)
 
     def on_boundary(self, epoch_idx: int, step_idx: int) -> None:
@@ -113,12 +113,12 @@ class MemoryProfiler(Callback):
         sample = self._sampler.sample(step, *self.trainer.memory_owners())
         self._write(sample)
         logger = self.trainer.logger
-        logger.events.write("memory", **sample)
+        self.trainer.events.write("memory", **sample)
         if logger.tools:
             logger.log_host_metrics(dict(_scalars(sample)), step, "memory")
         for leak in self._leaks.add(sample):
             LOGGER.warning("memory may leak: %s", leak)
-            logger.events.write(
+            self.trainer.events.write(
                 "memory_leak",
                 step=step,
                 name=leak.name,

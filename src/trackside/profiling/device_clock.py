@@ -37,6 +37,7 @@ class DeviceClock:
         self._num_behind = max_inflight - 1
         self._now = clock.now
         self._durations: deque[float] = deque(maxlen=_MAX_SAMPLES)
+        self._sampled_durations: deque[float] = deque(maxlen=_MAX_SAMPLES)
         self._num_durations = 0
         self._typical_s: float | None = None
         self._last_report: Any = None
@@ -82,7 +83,12 @@ class DeviceClock:
             self._note_completion(number, ready_s)
         begins_s = ready_s if self._starts_when_called else dispatched_s
         if self._done_s is not None and self._typical_s is not None:
-            done_s = min(self._done_s, ready_s) if was_idle else max(self._done_s, ready_s)
+            done_s = self._done_s
+            if was_idle and done_s > ready_s:  # it was done earlier than was thought
+                self.busy_s -= done_s - ready_s
+                done_s = ready_s
+            elif not was_idle and done_s < ready_s:
+                done_s = ready_s
             if begins_s > done_s:
                 phases = ((between, started_s), (DATA_WAIT, batch_s), (HOST_TO_DEVICE, ready_s), (DISPATCH, begins_s))
                 self._add_idle(done_s, phases)
@@ -136,7 +142,11 @@ class DeviceClock:
             report, begins_s = item
             with contextlib.suppress(Exception):  # a call that failed is told of where it was made
                 report.block_until_ready()
-                self._add_duration(self._now() - begins_s)
+                self._sampled_durations.append(self._now() - begins_s)
+                if not self._durations:
+                    # A thread wakes up late on a busy machine, never early.
+                    ordered = sorted(self._sampled_durations)
+                    self._typical_s = ordered[len(ordered) // 5]
 
     def _add_duration(self, seconds: float) -> None:
         self._durations.append(seconds)

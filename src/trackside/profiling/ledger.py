@@ -120,7 +120,6 @@ class Ledger:
         num_steps: Training steps so far.
         num_samples: Examples so far.
         num_tokens: Tokens so far.
-        last_part: The part that the host was last busy with between two steps, since it was set to `other`.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK):
@@ -132,7 +131,7 @@ class Ledger:
         self.num_steps = 0
         self.num_samples = 0
         self.num_tokens = 0
-        self.last_part = OTHER
+        self._longest, self._longest_s = OTHER, 0.0
 
     @property
     def is_running(self) -> bool:
@@ -168,12 +167,12 @@ class Ledger:
         before, since_s = self._part, self._since_s
         if since_s is not None:
             now_s = self._now()
-            seconds = self._seconds
-            seconds[before] = seconds.get(before, 0.0) + now_s - since_s
+            seconds, elapsed_s = self._seconds, now_s - since_s
+            seconds[before] = seconds.get(before, 0.0) + elapsed_s
             self._since_s = now_s
             self._part = part
-            if before not in (OTHER, DEVICE_WAIT):
-                self.last_part = before
+            if elapsed_s > self._longest_s and before not in (OTHER, DEVICE_WAIT):
+                self._longest, self._longest_s = before, elapsed_s
         return before
 
     @contextmanager
@@ -208,6 +207,11 @@ class Ledger:
         seconds[DISPATCH] += dispatched_s - ready_s
         self._since_s = dispatched_s
         self.num_steps += num_steps
+
+    def take_longest(self) -> str:
+        """What the host was busy with for longest at a stretch since the last call of this, but for steps."""
+        longest, self._longest, self._longest_s = self._longest, OTHER, 0.0
+        return longest
 
     def move(self, source: str, target: str, seconds: float) -> None:
         """Time that was counted for one part turns out to be another's."""

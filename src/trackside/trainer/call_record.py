@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 
 @dataclass(slots=True)
 class CallRecord:
@@ -26,7 +24,7 @@ class CallRecord:
     """When there was room among the calls in flight."""
     dispatched_s: float
     """When the call returned, which is before the device is done."""
-    report: jax.Array
+    report: Any
     """The metrics after the call. Ready when the call has completed."""
     batch: Any
     """The batch, which must stay unchanged until then."""

@@ -34,7 +34,6 @@ from trackside.metrics import MetricLayout, MetricTotals
 from trackside.profiling.compiles import CompileCounter, compile_counter
 from trackside.profiling.ledger import COMPILE, DEVICE_WAIT, DISPATCH, LOGGING
 from trackside.profiling.sentinel import RecompileSentinel
-from trackside.profiling.step_times import StepTimes
 from trackside.schedule import At, Every, next_boundary
 from trackside.trainer.batches import BatchSource
 from trackside.trainer.call_record import CallRecord
@@ -43,6 +42,7 @@ from trackside.trainer.goal import Goal, Position
 from trackside.trainer.hooks import Hooks
 from trackside.trainer.meter import StepMeter
 from trackside.trainer.progress import ProgressBar
+from trackside.trainer.run_events import RunEvents
 from trackside.trainer.snapshot import validation_loss
 from trackside.trainer.state import Carry
 from trackside.trainer.step import SKIPPED
@@ -73,6 +73,7 @@ class TrainLoop:
     hooks: Hooks
     bar: ProgressBar
     meter: StepMeter
+    events: RunEvents
     sentinel: RecompileSentinel | None = None
     max_inflight_steps: int = 2
     log_every_n_steps: int = -1
@@ -83,7 +84,6 @@ class TrainLoop:
     """Why training stopped before its goal; empty while it goes on."""
     results: dict[str, dict[str, float]] = field(default_factory=dict)
     capture_state: CaptureState = "none"
-    step_times: StepTimes = field(default_factory=StepTimes)
     train_metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the last epoch, or of the current one up to the last validation."""
 
@@ -108,7 +108,7 @@ class TrainLoop:
         """Train until the goal is reached or something stops it."""
         time = self.position.time
         time.start(self.clock.now())
-        self.logger.events.write(
+        self.events.write(
             "leg", leg=time.leg, step=self.position.step, epoch=self.position.epoch, train_time_s=time.earlier_s
         )
         self.hooks.call("on_training_start")
@@ -138,7 +138,7 @@ class TrainLoop:
         elapsed_s = position.time.epoch_s(self.clock.now())
         self.logger.start_epoch(position.epoch, position.step, "train", elapsed_s)
         self.bar.start_epoch(position.epoch)
-        self.step_times.break_off()
+        self.meter.step_times.break_off()
         self.hooks.call("on_training_epoch_start", position.epoch)
 
     def _train_epoch(self) -> None:
@@ -263,7 +263,7 @@ class TrainLoop:
         if is_validated and self._settle():
             self._validate(f"val_step_{position.step}")
         if is_planned or is_validated:
-            self.step_times.break_off()
+            self.meter.step_times.break_off()
         if (is_planned or is_validated) and self.status != "nan" and position.step < self.goal.epoch_end(position):
             self.hooks.call("on_settled", position.epoch, position.step)
 
@@ -281,7 +281,9 @@ class TrainLoop:
         if report[0] and not self.status:
             self._stop_at_non_finite(record, report)
         record.completed_s = self.clock.now()
-        self.step_times.add(record.last_step, record.completed_s, record.is_disturbed or self.capture_state != "none")
+        self.meter.step_times.add(
+            record.last_step, record.completed_s, record.is_disturbed or self.capture_state != "none"
+        )
         if record.is_logged:
             self._rows.add(record)
             self.meter.log_if_due(record.last_step)
@@ -330,6 +332,7 @@ class TrainLoop:
     def _end_epoch(self) -> None:
         position = self.position
         self._settle()
+        self.meter.end_epoch(position.epoch)
         totals = position.epoch_totals
         metrics: dict[str, Any] = totals.compute() if totals is not None else {}
         if totals is not None:
@@ -339,6 +342,9 @@ class TrainLoop:
         self.meter.log(position.step)
         with self.meter.ledger.spend(LOGGING):
             self.train_metrics = self.logger.end_epoch(metrics, position.step)
+        self.events.note(
+            "metrics", mode="train_epoch", step=position.step, epoch=position.epoch, values=self.train_metrics
+        )
         length = self.goal.steps_per_epoch
         was_cut = length is not None and position.step - position.epoch_start_step < length
         position.is_epoch_open = was_cut and self.goal.is_reached(position)
@@ -381,7 +387,7 @@ class TrainLoop:
             LOGGER.warning("the last steps before the error could not be logged")
         position, now_s = self.position, self.clock.now()
         position.time.stop(now_s)
-        self.logger.events.write(
+        self.events.write(
             "leg_end",
             leg=position.time.leg,
             step=position.step,

@@ -23,7 +23,7 @@ class MeasuredSteps(SavedStates):
     @property
     def step_times(self) -> StepTimes:
         """How long the last steps of the training took."""
-        return self._loop.step_times if self._loop is not None else StepTimes()
+        return self._loop.meter.step_times if self._loop is not None else StepTimes()
 
     def set_capture_state(self, who: object, state: CaptureState) -> None:
         """Say, between two steps, whether the following ones are traced, or disturbed by a trace that was taken.

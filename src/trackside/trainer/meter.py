@@ -9,8 +9,10 @@ import numpy as np
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.logger import Logger
 from trackside.profiling.device_clock import DeviceClock
-from trackside.profiling.ledger import CALLBACK, LOGGING, OTHER, Ledger, LedgerTotals
+from trackside.profiling.ledger import CALLBACK, LOGGING, Ledger, LedgerTotals
+from trackside.profiling.step_times import StepTimes
 from trackside.trainer.call_record import CallRecord
+from trackside.trainer.run_events import RunEvents
 
 LOG_EVERY_S = 1.0
 SAVE_EVERY_S = 10.0
@@ -21,13 +23,19 @@ class StepMeter:
 
     Args:
         ledger: The ledger of the thread that trains.
-        logger: Gets a row `time` about once a second with the other rows, and the totals as rows `ledger`.
+        logger: Gets a row `time` about once a second with the other rows.
+        events: Gets the totals as rows `ledger`, and what lies between two epochs.
         max_inflight: How many calls may be under way.
         clock: Where times come from.
     """
 
-    def __init__(self, ledger: Ledger, logger: Logger, max_inflight: int, clock: Clock = SYSTEM_CLOCK):
+    def __init__(
+        self, ledger: Ledger, logger: Logger, events: RunEvents, max_inflight: int, clock: Clock = SYSTEM_CLOCK
+    ):
         self.ledger = ledger
+        self.step_times = StepTimes()
+        self._events = events
+        self._epoch_ended: tuple[int, LedgerTotals] | None = None
         self.device = DeviceClock(jax.default_backend() == "cpu", max_inflight, clock)
         self._logger = logger
         self._now = clock.now
@@ -49,6 +57,7 @@ class StepMeter:
         started_s, batch_s, placed_s = record.started_s, record.batch_s, record.placed_s
         ready_s, dispatched_s = record.ready_s, record.dispatched_s
         self._num_calls += 1
+        between = ledger.take_longest()
         if has_compiled:
             self.device.pause()
         else:
@@ -60,10 +69,9 @@ class StepMeter:
                 dispatched_s,
                 was_idle,
                 was_blocked,
-                ledger.last_part,
+                between,
                 record.report,
             )
-        ledger.last_part = OTHER
         ledger.add_call(started_s, batch_s, placed_s, ready_s, dispatched_s, num_steps)
         leaf = jax.tree.leaves(record.batch)[0]
         num_samples = np.shape(leaf)[0] * num_steps
@@ -71,6 +79,8 @@ class StepMeter:
         if self._tokens_per_sample is None:
             self._tokens_per_sample = _tokens_per_sample(leaf)
         ledger.num_tokens += num_samples * self._tokens_per_sample
+        if self._epoch_ended is not None:
+            self._begin_epoch()
 
     def totals(self) -> LedgerTotals:
         """What the ledger and the device's clock show now."""
@@ -98,11 +108,23 @@ class StepMeter:
                 self._logger.log_host_metrics(time_row(recent), step, mode="time")
             if self._logged_s - self._saved_s >= SAVE_EVERY_S:
                 self.save(step)
+                self._events.warn_if_severe(self.step_times.median_s())
 
     def save(self, step: int) -> None:
         """Write the totals to the event file, where a reader finds them also if the process dies."""
         self._saved_s = self._now()
-        self._logger.events.write("ledger", step=step, **self.totals().to_dict())
+        self._events.write("ledger", step=step, **self.totals().to_dict())
+
+    def end_epoch(self, epoch: int) -> None:
+        """All steps of an epoch have completed: what comes now, until the next one begins, keeps the device waiting."""
+        self._epoch_ended = epoch, self.ledger.totals()
+
+    def _begin_epoch(self) -> None:
+        """The first call after an epoch was made."""
+        assert self._epoch_ended is not None
+        (epoch, ended), self._epoch_ended = self._epoch_ended, None
+        parts = {name: seconds for name, seconds in self.ledger.totals().since(ended).parts.items() if seconds > 0}
+        self._events.write("between_epochs", epoch=epoch, parts=parts)
 
     def close(self, step: int) -> LedgerTotals:
         """Stop, and write the totals."""

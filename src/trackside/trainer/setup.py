@@ -28,6 +28,7 @@ from trackside.trainer.learning_rate import build_schedule
 from trackside.trainer.loop import Position
 from trackside.trainer.models import ModelConfig, build_adapter
 from trackside.trainer.optimizer import OptimizerConfig, build_optimizer
+from trackside.trainer.run_events import RunEvents
 from trackside.trainer.run_lock import check_unlocked
 from trackside.trainer.sharding import build_mesh, optimizer_specs, to_shardings
 from trackside.trainer.state import TrainState, to_carry, with_carry
@@ -41,18 +42,6 @@ HostMetricsFn = Callable[[dict[str, float]], dict[str, float]]
 
 def _unchanged(host_metrics: dict[str, float]) -> dict[str, float]:
     return host_metrics
-
-
-class RunEvents:
-    """The event file of a trainer's run, whichever is open."""
-
-    def __init__(self, trainer: "TrainerSetup"):
-        self._trainer = trainer
-
-    def write(self, kind: str, **fields: Any) -> None:
-        """Write a row, if there is a file."""
-        if self._trainer.logger.is_open:
-            self._trainer.logger.events.write(kind, **fields)
 
 
 class TrainerSetup(TrainerHooks):
@@ -77,10 +66,12 @@ class TrainerSetup(TrainerHooks):
         self.status = ""
         self.ledger = Ledger()
         """Where the time of the last training went."""
+        self.events = RunEvents(lambda: self.logger)
+        """The rows of the run."""
         self.init_logger(self.trainer_config.logger)
         try:
             self._sentinel = RecompileSentinel(
-                RunEvents(self), self.trainer_config.max_recompiles, self.trainer_config.on_too_many_recompiles
+                self.events, self.trainer_config.max_recompiles, self.trainer_config.on_too_many_recompiles
             )
             self.init_mesh(self.model_config, mesh)
             self.build_model(self.model_config)

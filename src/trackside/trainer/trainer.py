@@ -3,37 +3,34 @@
 import contextlib
 import logging
 import pathlib
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import jax
 
 from trackside.callbacks import Callback, CallbackList
 from trackside.errors import ConfigError
-from trackside.metrics import Metrics, to_host_metrics
-from trackside.profiling.ledger import VALIDATION, Ledger, LedgerTotals
+from trackside.findings import Finding
+from trackside.profiling.ledger import Ledger, LedgerTotals
 from trackside.profiling.ledger_text import render_ledger
 from trackside.trainer import summary
 from trackside.trainer.batch import DataloaderModule
+from trackside.trainer.evaluated import EvaluatedModel
 from trackside.trainer.feed import loader_length
 from trackside.trainer.goal import Goal
 from trackside.trainer.hooks import Hooks
 from trackside.trainer.interrupts import Interrupts
 from trackside.trainer.loop import TrainLoop
-from trackside.trainer.measured import MeasuredSteps
 from trackside.trainer.meter import StepMeter
-from trackside.trainer.progress import ProgressBar, is_shown, track
+from trackside.trainer.progress import ProgressBar
 from trackside.trainer.run_lock import RunLock
+from trackside.trainer.setup import Loaders
 from trackside.trainer.sharding import replicated
-from trackside.trainer.state import Carry, TrainState
 from trackside.trainer.watchdog import Watchdog
 
 LOGGER = logging.getLogger(__name__)
 
-Loaders = Iterable | dict[str, Iterable]
 
-
-class TrainerModule(MeasuredSteps):
+class TrainerModule(EvaluatedModel):
     """Trains, evaluates and logs a model. Subclasses define `loss_function`.
 
     Args:
@@ -47,6 +44,8 @@ class TrainerModule(MeasuredSteps):
 
     ledger_totals: LedgerTotals | None = None
     """Where the time of the last training went, once it is over."""
+    findings: Sequence[Finding] = ()
+    """What the measurements say is wrong with it, the most severe first."""
 
     # --- training -----------------------------------------------------------------------------------------------
 
@@ -229,7 +228,8 @@ class TrainerModule(MeasuredSteps):
             logger=self.logger,
             hooks=Hooks(self, self.callbacks, lambda epoch: self._eval_model_in_train_loop(val_loader, epoch)),
             bar=ProgressBar(self._shows_bar, self.global_step, goal.last_step, goal.num_epochs),
-            meter=StepMeter(self.ledger, self.logger, config.max_inflight_steps),
+            events=self.events,
+            meter=StepMeter(self.ledger, self.logger, self.events, config.max_inflight_steps),
             sentinel=None if config.debug else self._sentinel,
             max_inflight_steps=config.max_inflight_steps,
             log_every_n_steps=self.logger.config.log_every_n_steps if self._logs_rows else -1,
@@ -248,6 +248,7 @@ class TrainerModule(MeasuredSteps):
         self.ledger_totals = loop.meter.close(self.global_step)
         if where_it_went := render_ledger(self.ledger_totals):
             LOGGER.info("%s", where_it_went)
+            self.findings = self.events.tell_findings(loop.meter.step_times.median_s())
         if loop.bad_step is not None:  # others were on their way behind it
             self.logger.step = loop.bad_step
         self.logger.finalize(status)
@@ -268,136 +269,6 @@ class TrainerModule(MeasuredSteps):
         for name, loader in (("train", train_loader), ("val", val_loader), ("test", test_loader)):
             LOGGER.info("%s data: %s", name, summary.describe_loader(loader))
         LOGGER.info("%s parameters, mesh %s", f"{self.get_num_params():,}", dict(self.mesh.shape))
-
-    # --- evaluation ---------------------------------------------------------------------------------------------
-
-    def test_eval_function(self, val_loader: Loaders) -> None:
-        """Run the evaluation step on one batch, so that its errors show before training and not after an epoch.
-
-        Loaders that can be gone through only once are left alone; the example batch serves instead.
-
-        Args:
-            val_loader: The validation loader.
-        """
-        loader = next(iter(val_loader.values())) if isinstance(val_loader, dict) else val_loader
-        layout = self.init_eval_metrics().layout
-        iterator = iter(loader)
-        if iterator is not loader:
-            first = next(iterator, None)
-            with self.ledger.spend(VALIDATION):
-                self._evaluator.evaluate(
-                    self._position.carry, [] if first is None else [first], self._eval_step, layout
-                )
-
-    def _eval_model_in_train_loop(self, val_loader: Any, epoch_idx: int) -> dict[str, float]:
-        """Validate during training, with the hooks around it."""
-        step = self.global_step
-        hooks = Hooks(self, self.callbacks)
-        hooks.call("on_validation_epoch_start", epoch_idx, step)
-        return self._evaluate(
-            val_loader,
-            "val",
-            epoch_idx,
-            lambda metrics: hooks.call("on_validation_epoch_end", metrics, epoch_idx, step),
-        )
-
-    def test_model(self, test_loader: Loaders, apply_callbacks: bool = False, epoch_idx: int = 0) -> dict[str, float]:
-        """Test the model.
-
-        Args:
-            test_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
-            apply_callbacks: Whether the callbacks hear of it.
-            epoch_idx: The epoch index for callbacks and log.
-
-        Returns:
-            The metrics.
-        """
-        hooks = Hooks(self, self.callbacks if apply_callbacks else CallbackList())
-        hooks.call("on_test_epoch_start", epoch_idx)
-        return self._evaluate(
-            test_loader, "test", epoch_idx, lambda metrics: hooks.call("on_test_epoch_end", metrics, epoch_idx)
-        )
-
-    def eval_model(self, data_loader: Loaders, mode: str, epoch_idx: int) -> dict[str, float]:
-        """Evaluate on a data set and log the metrics.
-
-        Args:
-            data_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
-            mode: What to log them under, commonly `val` or `test`.
-            epoch_idx: The epoch index for the log.
-
-        Returns:
-            The metrics, averaged over the data points.
-        """
-        return self._evaluate(data_loader, mode, epoch_idx, lambda metrics: None)
-
-    def _evaluate(self, data_loader: Loaders, mode: Any, epoch_idx: int, before_log: Callable) -> dict[str, float]:
-        with self.ledger.spend(VALIDATION):
-            return self._evaluate_and_log(data_loader, mode, epoch_idx, before_log)
-
-    def _evaluate_and_log(
-        self, data_loader: Loaders, mode: Any, epoch_idx: int, before_log: Callable
-    ) -> dict[str, float]:
-        was_open = self.logger.is_open
-        self.logger.start_epoch(epoch_idx, self.global_step, mode)
-        metrics: dict[str, float] = {}
-        loaders = data_loader if isinstance(data_loader, dict) else {"": data_loader}
-        for name, loader in loaders.items():
-            values = to_host_metrics(self._run_model_eval(loader, mode, epoch_idx))
-            metrics.update({f"{name}_{key}" if name else key: value for key, value in values.items()})
-        before_log(metrics)
-        self.logger.end_epoch(metrics, self.global_step)
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        LOGGER.info("epoch %d, step %d, %s: %s", epoch_idx, self.global_step, mode, shown)
-        if not was_open:  # after a training: the run is over again
-            self.logger.finalize(self.status)
-        return metrics
-
-    def _run_model_eval(self, data_loader: Iterable, mode: str = "", epoch_idx: int = -1) -> Metrics:
-        """Evaluate on one data set, without logging.
-
-        Args:
-            data_loader: The batches.
-            mode: What the progress bar shows.
-            epoch_idx: What the progress bar shows beside it.
-
-        Returns:
-            The metrics, on the device.
-        """
-        layout = self.init_eval_metrics().layout
-        desc = f"{mode} {epoch_idx}" if epoch_idx >= 0 else mode
-
-        def tracked(batches: Iterable) -> Iterable:
-            return self.tracker(batches, desc=desc, total=loader_length(data_loader), leave=False, delay=1.0)
-
-        return self._evaluator.evaluate(self._evaluation_carry(), data_loader, self._eval_step, layout, tracked)
-
-    def _evaluation_carry(self) -> Carry:
-        carry = self._position.carry
-        params = self.callbacks.evaluation_params(carry)
-        return carry if params is None else carry._replace(params=params)
-
-    def predict(self, data_loader: Iterable) -> Any:
-        """The model's outputs for every example of a loader, as numpy arrays in the loader's order."""
-        return self._evaluator.predict(self._evaluation_carry(), data_loader, self._predict_step)
-
-    def _predict_step(self, state: TrainState, batch: Any) -> Any:
-        apply_fn = self._bind(state.mutable_variables, jax.random.key(self.trainer_config.seed_eval))
-        return self._adapter.predict(apply_fn, state.params, self.batch_to_input(batch))
-
-    @property
-    def _shows_bar(self) -> bool:
-        enabled = self.trainer_config.enable_progress_bar or any(one.shows_progress for one in self.callbacks)
-        return is_shown(enabled, jax.process_index() == 0)
-
-    def tracker(self, iterator: Iterable, **kwargs: Any) -> Iterable:
-        """The iterator in a progress bar, if bars are enabled, else as it is.
-
-        Args:
-            iterator: What to go through.
-            kwargs: Arguments to tqdm.
-        """
-        return track(iterator, self._shows_bar, **kwargs)
 
 
 def _count(number: int | None, noun: str) -> str:

@@ -1,0 +1,95 @@
+"""Rules on captures: what the device's time goes into, by phase of the step. Captures of a run are pooled."""
+
+from typing import Any
+
+from trackside.findings.facts import RunFacts
+from trackside.findings.finding import Finding
+from trackside.findings.wording import percent
+
+MIN_CAPTURED_STEPS = 5
+"""Shares of single steps vary by a third."""
+
+MIN_OPTIMIZER = 0.25
+"""Measured shares of ordinary models are 1 to 7 %."""
+SEVERE_OPTIMIZER = 0.5
+
+MIN_RECOMPUTE = 0.1
+HIGH_RECOMPUTE = 0.3
+"""A step that computes its whole forward pass again spends a quarter on that, at a backward pass of twice the work."""
+
+MIN_RESOLVED = 0.8
+"""With less, a table by scope may have another order than the truth."""
+
+
+def optimizer_share_high(facts: RunFacts) -> Finding | None:
+    """The optimizer takes an unusual part of the device's time."""
+    phases, busy_s, num_steps = _pooled(facts)
+    share = phases.get("optimizer", 0.0) / busy_s if busy_s else 0.0
+    if num_steps < MIN_CAPTURED_STEPS or share < MIN_OPTIMIZER:
+        return None
+    return Finding(
+        "optimizer_share_high",
+        "severe" if share >= SEVERE_OPTIMIZER else "warning",
+        f"{percent(share)} of the device's time is the optimizer",
+        {
+            "optimizer_share": share,
+            "optimizer_per_step_s": phases["optimizer"] / num_steps,
+            "num_captured_steps": num_steps,
+        },
+        "update less often with larger batches, use a cheaper optimizer, or shard its state over devices",
+    )
+
+
+def recompute_share(facts: RunFacts) -> Finding | None:
+    """Computing activations again, to save memory, takes a part of the device's time that is worth knowing."""
+    phases, busy_s, num_steps = _pooled(facts)
+    share = phases.get("recompute", 0.0) / busy_s if busy_s else 0.0
+    if num_steps < MIN_CAPTURED_STEPS or share < MIN_RECOMPUTE:
+        return None
+    return Finding(
+        "recompute_share",
+        "warning" if share >= HIGH_RECOMPUTE else "info",
+        f"{percent(share)} of the device's time is computing activations again",
+        {
+            "recompute_share": share,
+            "recompute_per_step_s": phases["recompute"] / num_steps,
+            "num_captured_steps": num_steps,
+        },
+        "where memory allows, checkpoint fewer layers, or keep more with a policy such as "
+        "jax.checkpoint_policies.dots_saveable",
+    )
+
+
+def low_coverage(facts: RunFacts) -> Finding | None:
+    """The captures do not say where much of the device's time comes from."""
+    coverages = [report["coverage"] for report in _reports(facts)]
+    busy_s = sum(coverage["busy_s"] for coverage in coverages)
+    resolved_s = sum(coverage["resolved_s"] for coverage in coverages)
+    if not busy_s or resolved_s / busy_s >= MIN_RESOLVED:
+        return None
+    unattributed = 1 - resolved_s / busy_s
+    advice = "take the tables by scope and phase with care"
+    if facts.platform == "gpu":
+        advice += "; command buffers hide operations: capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= once"
+    return Finding(
+        "low_coverage",
+        "info",
+        f"{percent(unattributed)} of the captured device time could not be attributed",
+        {"unattributed_share": unattributed, "busy_s": busy_s, "num_captures": len(coverages)},
+        advice,
+    )
+
+
+def _reports(facts: RunFacts) -> list[dict[str, Any]]:
+    return [capture["report"] for capture in facts.captures if capture.get("report") and not capture.get("error")]
+
+
+def _pooled(facts: RunFacts) -> tuple[dict[str, float], float, int]:
+    """Seconds by phase, all of them, and the number of steps that they are of."""
+    phases: dict[str, float] = {}
+    num_steps = 0
+    for report in _reports(facts):
+        num_steps += report["num_steps"] or 0
+        for phase, busy_s in report["phases"].items():
+            phases[phase] = phases.get(phase, 0.0) + busy_s
+    return phases, sum(phases.values()), num_steps

@@ -1,0 +1,156 @@
+"""Rules on compiles: what compiles again and again, a last batch of another shape, compilation that takes too long."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trackside.findings.facts import RunFacts
+from trackside.findings.finding import Finding
+from trackside.findings.wording import count, percent, seconds
+from trackside.profiling.ledger import COMPILE
+
+MIN_RECOMPILES = 2
+"""One may be a warm-up: an array that is committed from the second step on, say."""
+SEVERE_RECOMPILES = 10
+"""So many are no accident, and there is no end to them."""
+SEVERE_RECOMPILE_SHARE = 0.2
+
+MIN_RAGGED_SHARE = 0.01
+MIN_RAGGED_S = 5.0
+"""A recompile that costs less, of time and of the run, is told for information."""
+
+MIN_COMPILE_S = 10.0
+"""Every training compiles; what is over in less is not worth a change."""
+MIN_COMPILE_SHARE = 0.3
+SEVERE_COMPILE_SHARE = 0.6
+SEVERE_COMPILE_S = 60.0
+
+
+def recompiling(facts: RunFacts) -> Iterator[Finding]:
+    """A function compiles again and again; one finding for each. A last batch of another shape is none of them."""
+    last_steps = _last_steps(facts)
+    rows = [row for row in _recompiles(facts) if not is_ragged_last_batch(row, last_steps)]
+    for function in dict.fromkeys(row["function"] for row in rows):
+        own = [row for row in rows if row["function"] == function]
+        number = len({(row["step"], row["num_recompiles"]) for row in own})  # a call may compile several programs
+        if number < MIN_RECOMPILES:
+            continue
+        cost_s = sum(compile_time_s(row) for row in own)
+        share = _share_of_wall(facts, cost_s)
+        is_severe = number >= SEVERE_RECOMPILES or (share or 0.0) >= SEVERE_RECOMPILE_SHARE
+        yield Finding(
+            "recompiling",
+            "severe" if is_severe else "warning",
+            f"{function} compiled again {count(number, 'time')} and lost {seconds(cost_s)}{_because(own)}",
+            {
+                "function": function,
+                "num_recompiles": number,
+                "recompile_s": cost_s,
+                **({} if share is None else {"recompile_share": share}),
+                **_first_and_last_step(own),
+            },
+            _advice(own[-1]["suggestion"]),
+            subject=function,
+        )
+
+
+def ragged_last_batch(facts: RunFacts) -> Iterator[Finding]:
+    """The last batch of an epoch has another shape, for which a function compiles; one finding for each function."""
+    last_steps = _last_steps(facts)
+    rows = [row for row in _recompiles(facts) if is_ragged_last_batch(row, last_steps)]
+    for function in dict.fromkeys(row["function"] for row in rows):
+        own = [row for row in rows if row["function"] == function]
+        cost_s = sum(compile_time_s(row) for row in own)
+        share = _share_of_wall(facts, cost_s)
+        is_dear = cost_s >= MIN_RAGGED_S or (share or 0.0) >= MIN_RAGGED_SHARE
+        change = own[0]["changes"][0]
+        yield Finding(
+            "ragged_last_batch",
+            "warning" if is_dear else "info",
+            f"the last batch has another shape ({change['old']} -> {change['new']}), for which {function} compiled "
+            f"again in {seconds(cost_s)}",
+            {
+                "function": function,
+                "leaf": change["path"],
+                "usual_shape": change["old"],
+                "last_shape": change["new"],
+                "step": own[0]["step"],
+                "recompile_s": cost_s,
+                **({} if share is None else {"recompile_share": share}),
+            },
+            "drop the remainder in the loader, or pad the last batch",
+            subject=function,
+        )
+
+
+def slow_compile(facts: RunFacts) -> Finding | None:
+    """Compilation takes much of the run, and not because something compiles again."""
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    cost_s, share = ledger.parts.get(COMPILE, 0.0), ledger.share(COMPILE)
+    recompile_s = sum(compile_time_s(row) for row in _recompiles(facts))
+    if cost_s < MIN_COMPILE_S or share < MIN_COMPILE_SHARE or recompile_s > cost_s / 2:
+        return None
+    evidence: dict[str, float | int | str] = {"compile_share": share, "compile_s": cost_s}
+    if facts.compiles:
+        slowest = max(facts.compiles, key=compile_time_s)
+        evidence |= {"slowest_function": slowest["function"], "slowest_function_s": compile_time_s(slowest)}
+    return Finding(
+        "slow_compile",
+        "severe" if share >= SEVERE_COMPILE_SHARE and cost_s >= SEVERE_COMPILE_S else "warning",
+        f"{percent(share)} of wall is compilation",
+        evidence,
+        'keep compiled programs with jax.config.update("jax_compilation_cache_dir", ...), and scan over equal layers',
+    )
+
+
+def is_ragged_last_batch(row: Mapping[str, Any], last_steps: frozenset[int]) -> bool:
+    """Whether a row tells of a batch with fewer examples at an epoch's last step: only leading sizes, all smaller."""
+    changes = row["changes"]
+    if row["step"] not in last_steps or not changes or any(change["kind"] != "shape" for change in changes):
+        return False
+    return all(_is_shorter(change["old"], change["new"]) for change in changes)
+
+
+def compile_time_s(row: Mapping[str, Any]) -> float:
+    """What a compile took: tracing, lowering and compiling."""
+    return row["trace_s"] + row["lower_s"] + row["compile_s"]
+
+
+def _is_shorter(old: str, new: str) -> bool:
+    """Whether only the first size of a shape has become smaller."""
+    before, after = (re.findall(r"\d+", shape) for shape in (old, new))
+    return len(before) == len(after) > 0 and int(after[0]) < int(before[0]) and before[1:] == after[1:]
+
+
+def _recompiles(facts: RunFacts) -> list[dict[str, Any]]:
+    return [row for row in facts.compiles if row["num_recompiles"]]
+
+
+def _last_steps(facts: RunFacts) -> frozenset[int]:
+    return frozenset(epoch.last_step for epoch in facts.epochs)
+
+
+def _share_of_wall(facts: RunFacts, cost_s: float) -> float | None:
+    return cost_s / facts.ledger.wall_s if facts.ledger is not None and facts.ledger.wall_s > 0 else None
+
+
+def _because(rows: list[dict[str, Any]]) -> str:
+    """The argument that changed most often."""
+    changed = Counter((row["changes"][0]["path"], row["changes"][0]["kind"]) for row in rows if row["changes"])
+    if not changed:
+        return ""
+    (path, kind), _ = changed.most_common(1)[0]
+    return f", for another {kind.replace('_', ' ')} of {path}"
+
+
+def _advice(suggestion: str) -> str:
+    """What the sentinel suggests, as a clause."""
+    return suggestion[:1].lower() + suggestion[1:] or "give it the same shapes, dtypes and static values each time"
+
+
+def _first_and_last_step(rows: list[dict[str, Any]]) -> dict[str, int]:
+    steps = [row["step"] for row in rows if row["step"] is not None]
+    return {"first_step": steps[0], "last_step": steps[-1]} if steps else {}

@@ -1,0 +1,73 @@
+"""A finding: a verdict on a run, with its evidence in numbers and what to do about it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from trackside.errors import ConfigError
+
+Severity = Literal["info", "warning", "severe"]
+
+SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "info")
+"""The most severe first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict on a run."""
+
+    id: str
+    """Which rule it comes from, such as `input_bound`."""
+    severity: Severity
+    """`info` explains, `warning` is worth a change, `severe` wastes a large part of the run."""
+    title: str
+    """What is the matter, in one clause with the number that matters most."""
+    evidence: dict[str, float | int | str]
+    """The figures that it rests on. Names end in their unit: `_s`, `_share`, `_bytes`."""
+    advice: str
+    """What to do, in one line."""
+    subject: str = field(default="")
+    """What it is about, where a rule may find several things: a callback, a function."""
+
+    def __post_init__(self) -> None:
+        if self.severity not in get_args(Severity):
+            expected = ", ".join(repr(severity) for severity in SEVERITIES)
+            raise ConfigError(f"severity of the finding {self.id!r}: expected one of {expected}; got {self.severity!r}")
+
+    @property
+    def label(self) -> str:
+        """The id as people read it: `input-bound`."""
+        return self.id.replace("_", "-")
+
+    @property
+    def message(self) -> str:
+        """All in one line: what is the matter, and what to do."""
+        return f"{self.label}: {self.title}; {self.advice}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What stays the same when the finding is made again later in the run, with other figures."""
+        return self.id, self.subject
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Finding":
+        """Back from plain values. Other keys, such as those of an event row, are passed over.
+
+        Raises:
+            ConfigError: A field is missing, or the severity is none.
+        """
+        missing = [name for name in ("id", "severity", "title", "evidence", "advice") if name not in plain]
+        if missing:
+            raise ConfigError(f"finding: {', '.join(missing)} missing in {dict(plain)!r}; pass what to_dict() gave")
+        return cls(
+            plain["id"],
+            plain["severity"],
+            plain["title"],
+            dict(plain["evidence"]),
+            plain["advice"],
+            plain.get("subject", ""),
+        )

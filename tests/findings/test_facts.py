@@ -1,0 +1,188 @@
+"""Facts from event rows."""
+
+from typing import Any
+
+import pytest
+
+from tests.findings.made_up import capture_row, compile_row, leak_row, make_ledger, timer
+from trackside.events import EventWriter, read_events
+from trackside.findings import EpochFacts, FactCollector, RunFacts, facts_from_events
+from trackside.findings.facts import MAX_COMPILES, MAX_EPOCHS
+
+
+def ledger_row(step: int, parts: dict[str, float], **totals: Any) -> dict[str, Any]:
+    return {"kind": "ledger", "t": 0.0, "step": step, **make_ledger(parts, **totals).to_dict()}
+
+
+def pause_row(epoch: int, parts: dict[str, float]) -> dict[str, Any]:
+    """What came between an epoch and the next."""
+    return {"kind": "between_epochs", "epoch": epoch, "step": 100 * epoch, "parts": parts}
+
+
+def leg_row(step: int = 0) -> dict[str, Any]:
+    return {"kind": "leg", "leg": 1, "step": step, "epoch": 0, "train_time_s": 0.0}
+
+
+def epoch_row(epoch: int, step: int, time_s: float = 10.0) -> dict[str, Any]:
+    values = {"loss_mean": 1.0, "epoch_time": time_s}
+    return {"kind": "metrics", "step": step, "epoch": epoch, "mode": "train_epoch", "values": values}
+
+
+def metrics_row(step: int, mode: str = "train", **values: float) -> dict[str, Any]:
+    return {"kind": "metrics", "step": step, "epoch": 1, "mode": mode, "values": values}
+
+
+def test_no_rows_no_facts():
+    """Without rows nothing is known."""
+    assert facts_from_events([]) == RunFacts()
+
+
+def test_other_rows_are_passed_over():
+    """Rows that tell nothing of the run's time change nothing."""
+    rows = [
+        {"kind": "format", "version": 1},
+        {"kind": "checkpoint", "step": 3},
+        {"kind": "status", "status": "success"},
+    ]
+    assert facts_from_events(rows) == RunFacts()
+
+
+def test_facts_of_an_event_file(tmp_path):
+    """What a writer puts into a file comes out as facts."""
+    path = tmp_path / "events-00000.jsonl"
+    writer = EventWriter(path)
+    totals = make_ledger({"data_wait": 60.0}, busy_s=30.0, idle={"data_wait": 55.0}, gc_s=1.0)
+    writer.write("environment", devices=["cpu:0", "cpu:1"], backend="cpu")
+    writer.write("config", config={"trainer": {"logger": {"log_every_n_steps": 50}}})
+    writer.write("config", config={"model": {}})
+    writer.write("leg", leg=1, step=0, epoch=0, train_time_s=0.0)
+    writer.write(**compile_row())
+    writer.write(**compile_row("add", is_operation=True))
+    for step, step_time in ((50, 0.1), (100, 0.3), (150, 0.2)):
+        writer.write_metrics({"loss_mean": 1.0, "step_time": step_time}, step, 1, "train")
+    writer.write_metrics({"epoch_time": 9.0}, 150, 1, "train_epoch")
+    writer.write(**capture_row({"forward": 1.0}))
+    writer.write(**leak_row())
+    writer.write("profiling", step=150, operations={"make_step_total": timer(0.1)}, not_sampled=[])
+    writer.write("ledger", step=150, **totals.to_dict())
+    writer.close()
+    facts = facts_from_events(read_events(path))
+    assert facts.ledger == totals
+    assert facts.step_time_s == 0.2
+    assert facts.log_every_n_steps == 50
+    assert facts.epochs == [EpochFacts(1, 150, 9.0)]
+    assert [row["function"] for row in facts.compiles] == ["train_step"]
+    assert facts.captures[0]["report"]["phases"] == {"forward": 1.0}
+    assert facts.leaks[0]["name"] == "other live arrays"
+    assert facts.timers["make_step_total"]["avg_time"] == 0.1
+    assert (facts.num_devices, facts.platform) == (2, "cpu")
+
+
+def test_the_last_ledger_of_a_leg_counts():
+    """Rows of the ledger are totals: a later one replaces the one before."""
+    rows = [leg_row(), ledger_row(10, {}, wall_s=5.0, num_steps=10), ledger_row(20, {}, wall_s=9.0, num_steps=20)]
+    ledger = facts_from_events(rows).ledger
+    assert ledger is not None
+    assert (ledger.wall_s, ledger.num_steps) == (9.0, 20)
+
+
+def test_legs_add_up():
+    """The totals of legs add up part by part, whatever parts each has."""
+    rows = [
+        leg_row(),
+        ledger_row(10, {"data_wait": 1.0}, wall_s=5.0, num_steps=10, busy_s=2.0, idle={"data_wait": 1.0}, gc_s=0.1),
+        leg_row(10),
+        ledger_row(30, {"logging": 2.0}, wall_s=7.0, num_steps=20, busy_s=4.0, idle={"logging": 2.0}, gc_s=0.2),
+    ]
+    ledger = facts_from_events(rows).ledger
+    assert ledger is not None
+    assert (ledger.wall_s, ledger.num_steps, ledger.device_busy_s, ledger.device_idle_s) == (12.0, 30, 6.0, 3.0)
+    assert (ledger.parts["data_wait"], ledger.parts["logging"]) == (1.0, 2.0)
+    assert ledger.idle_by_reason == {"data_wait": 1.0, "logging": 2.0}
+    assert ledger.gc_s == pytest.approx(0.3)
+
+
+def test_a_leg_without_ledger_keeps_the_others():
+    """A leg that was killed before its first row of the ledger takes nothing away."""
+    ledger = facts_from_events([leg_row(), ledger_row(10, {}, wall_s=5.0), leg_row(10)]).ledger
+    assert ledger is not None
+    assert ledger.wall_s == 5.0
+
+
+def test_device_that_only_one_leg_observed():
+    """Where one of two legs observed the device, what it saw counts."""
+    rows = [leg_row(), ledger_row(10, {}, busy_s=3.0, idle={"other": 1.0}), leg_row(10), ledger_row(20, {})]
+    ledger = facts_from_events(rows).ledger
+    assert ledger is not None
+    assert (ledger.device_busy_s, ledger.device_idle_s) == (3.0, 1.0)
+
+
+def test_batch_size_is_that_of_the_ledger():
+    """The mean number of examples per step is the batch size."""
+    row = {**ledger_row(10, {}, num_steps=10), "num_samples": 318}
+    assert facts_from_events([row]).batch_size == 32
+
+
+def test_step_time_is_that_of_training():
+    """Rows of validation, and rows without a step time, do not count."""
+    rows = [metrics_row(1, step_time=0.1), metrics_row(2), metrics_row(3, "val", step_time=9.0)]
+    assert facts_from_events(rows).step_time_s == 0.1
+
+
+def test_config_without_a_logger():
+    """A trainer without a logger has no cadence."""
+    assert facts_from_events([{"kind": "config", "config": {"trainer": {"logger": None}}}]).log_every_n_steps is None
+
+
+def test_epoch_that_was_trained_again_counts_once():
+    """After a resume, the last row of an epoch counts."""
+    rows = [epoch_row(1, 100), epoch_row(2, 200, 5.0), epoch_row(2, 200, 7.0)]
+    assert [(epoch.epoch, epoch.time_s) for epoch in facts_from_events(rows).epochs] == [(1, 10.0), (2, 7.0)]
+
+
+def test_idleness_after_an_epoch():
+    """What lies between an epoch and the next is the epoch's idleness, and the longest part its reason."""
+    rows = [epoch_row(1, 100), pause_row(1, {"data_wait": 2.0, "other": 0.5, "callback/A": 0.5})]
+    assert facts_from_events(rows).epochs == [EpochFacts(1, 100, 10.0, 3.0, "data_wait")]
+
+
+def test_end_of_training_is_not_followed_by_idleness():
+    """Nothing follows the last epoch, so its idleness is not known."""
+    rows = [epoch_row(1, 100), pause_row(1, {"data_wait": 2.0}), epoch_row(2, 200)]
+    assert [epoch.idle_after_s for epoch in facts_from_events(rows).epochs] == [2.0, None]
+
+
+def test_what_comes_between_epochs_by_design_is_no_idleness():
+    """Validation, checkpoints and compilation are judged by rules of their own."""
+    parts = {"validation": 5.0, "checkpointing": 3.0, "compile": 2.0, "other": 0.25}
+    assert [epoch.idle_after_s for epoch in facts_from_events([epoch_row(1, 100), pause_row(1, parts)]).epochs] == [
+        0.25
+    ]
+
+
+def test_pause_after_an_unknown_epoch_is_passed_over():
+    """A pause without its epoch, as in a file that begins in between, tells nothing."""
+    assert facts_from_events([pause_row(3, {"data_wait": 2.0})]) == RunFacts()
+
+
+def test_memory_does_not_grow_with_the_run():
+    """Of very many rows only so many are kept: the last, and of epochs the first too."""
+    collector = FactCollector()
+    for index in range(1, MAX_COMPILES + MAX_EPOCHS + 10):
+        collector.add(compile_row(step=index))
+        collector.add(epoch_row(index, 10 * index))
+    facts = collector.facts()
+    assert len(facts.compiles) == MAX_COMPILES
+    assert len(facts.epochs) == MAX_EPOCHS
+    assert (facts.epochs[0].epoch, facts.epochs[-1].epoch) == (1, MAX_COMPILES + MAX_EPOCHS + 9)
+
+
+def test_facts_can_be_asked_for_at_any_time():
+    """What was gathered so far stays as it is when more comes."""
+    collector = FactCollector()
+    collector.add(ledger_row(10, {}, wall_s=5.0))
+    early = collector.facts()
+    collector.add(ledger_row(20, {}, wall_s=9.0))
+    collector.add(leak_row())
+    assert early.ledger is not None
+    assert (early.ledger.wall_s, early.leaks) == (5.0, [])

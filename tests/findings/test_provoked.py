@@ -1,0 +1,269 @@
+"""Findings of real trainings: each made to have one fault, and one without any."""
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import pytest
+
+from tests.trainer.tiny import Linear, MSETrainer, make_batch, make_loader
+from trackside.callbacks import (
+    Callback,
+    CallbackConfig,
+    JAXProfiler,
+    MemoryProfileConfig,
+    MemoryProfiler,
+    ProfilingConfig,
+)
+from trackside.events import event_file_name, read_events
+from trackside.findings import Finding, RunFacts, facts_from_events, find
+from trackside.logger import LoggerConfig
+from trackside.trainer import Batch, ModelConfig, OptimizerConfig, ParallelConfig, SchedulerConfig, TrainerConfig
+
+pytestmark = pytest.mark.slow
+
+DELAY_S = 0.02
+NUM_STEPS = 60
+"""With the delay, enough for more than the second that a verdict takes."""
+
+
+class Delayed:
+    """A loader that does something before each batch."""
+
+    def __init__(self, batches: list[Batch], before_batch: Callable[[], object]):
+        self._batches = batches
+        self._before_batch = before_batch
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            self._before_batch()
+            yield batch
+
+
+class Layers(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for _ in range(3):
+            x = nn.tanh(nn.Dense(512)(x))
+        return x
+
+
+class Wide(nn.Module):
+    """Layers whose steps take some milliseconds."""
+
+    config: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        return nn.Dense(1)(Layers()(x))
+
+
+class Recomputing(nn.Module):
+    """The same, but all activations are computed again for the gradient."""
+
+    config: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        return nn.Dense(1)(nn.remat(Layers)()(x))
+
+
+class Sleeper(Callback):
+    """Takes its time after each step."""
+
+    def __init__(self) -> None:
+        super().__init__(CallbackConfig(every_n_steps=1))
+
+    def on_filtered_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        time.sleep(DELAY_S)
+
+
+class Saver(Callback):
+    """Saves after each epoch, and keeps everything."""
+
+    def on_settled(self, epoch_idx: int, step_idx: int) -> None:
+        self.trainer.save_checkpoint()
+
+
+class Hoarder(Callback):
+    """Keeps an array of every epoch."""
+
+    def __init__(self) -> None:
+        super().__init__(CallbackConfig())
+        self.kept: list[jax.Array] = []
+
+    def on_filtered_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
+        self.kept.append(jax.numpy.zeros(4096) + epoch_idx)
+
+
+def train(
+    run: Path,
+    train_loader: Any,
+    val_loader: Any = None,
+    num_epochs: int = 1,
+    callbacks: list[Callback] | None = None,
+    log_every_n_steps: int = 50,
+    postprocess: Callable | None = None,
+    model_class: type = Linear,
+    optimizer: str = "sgd",
+) -> RunFacts:
+    """Train, and read the facts from the run's event file."""
+    logger = LoggerConfig(log_path=run, log_every_n_steps=log_every_n_steps)
+    trainer = MSETrainer(
+        TrainerConfig(logger=logger, enable_progress_bar=False),
+        ModelConfig(model_class=model_class, parallel=ParallelConfig(data_axis_size=1)),
+        OptimizerConfig(name=optimizer, scheduler=SchedulerConfig(name="constant", lr=1e-3)),
+        batch=make_batch(8),
+    )
+    trainer.logger.metric_postprocess_fn = postprocess
+    trainer.fit(train_loader, val_loader, num_epochs=num_epochs, callbacks=callbacks or [])
+    return facts_from_events(read_events(run / event_file_name(0)))
+
+
+def found(facts: RunFacts) -> dict[str, Finding]:
+    return {finding.id: finding for finding in find(facts)}
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory) -> dict[str, Finding]:
+    """What is found in a training that computes most of the time, with a validation and a few log rows."""
+    batches = make_loader(80, size=256)
+    folder = tmp_path_factory.mktemp("healthy")
+    profiler = JAXProfiler(ProfilingConfig(log_dir=str(folder / "profile"), start_step=100, end_step=110))
+    memory = MemoryProfiler(MemoryProfileConfig(log_dir=str(folder / "memory"), profile_every_n_steps=5))
+    facts = train(folder / "run", batches, batches[:5], 2, [profiler, memory], model_class=Wide)
+    assert facts.ledger is not None
+    assert facts.ledger.device_busy_s is not None
+    assert facts.captures
+    return found(facts)
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        "input_bound",
+        "logging_too_often",
+        "validation_dominates",
+        "checkpointing_dominates",
+        "callback_dominates",
+        "garbage_collection",
+        "recompiling",
+        "ragged_last_batch",
+        "slow_compile",
+        "device_memory_growth",
+        "optimizer_share_high",
+        "recompute_share",
+        "low_coverage",
+    ],
+)
+def test_silent_on_a_healthy_training(healthy, finding):
+    """A training without a fault has none of the findings."""
+    assert finding not in healthy
+
+
+def test_slow_loader_is_input_bound(tmp_path):
+    """A loader that takes its time starves the device, severely."""
+    facts = train(tmp_path, Delayed(make_loader(NUM_STEPS), lambda: time.sleep(DELAY_S)))
+    assert found(facts)["input_bound"].severity == "severe"
+
+
+def test_loader_that_is_slow_to_start_idles_after_each_epoch(tmp_path):
+    """A loader that takes long to its first batch is told from the pauses between epochs."""
+
+    class SlowToStart(list):
+        def __iter__(self) -> Iterator[Batch]:
+            time.sleep(15 * DELAY_S)
+            return super().__iter__()
+
+    findings = found(train(tmp_path, SlowToStart(make_loader(10)), num_epochs=5))
+    assert findings["idle_after_epoch"].evidence["num_epochs"] == 4
+
+
+def test_callback_that_sleeps_dominates(tmp_path):
+    """A callback that takes its time is named, and the loader is not blamed."""
+    findings = found(train(tmp_path, make_loader(NUM_STEPS), callbacks=[Sleeper()]))
+    assert findings["callback_dominates"].subject == "Sleeper"
+    assert "input_bound" not in findings
+
+
+def test_slow_validation_dominates(tmp_path):
+    """A validation that takes longer than the training is told."""
+    validation = Delayed(make_loader(10), lambda: time.sleep(DELAY_S))
+    assert "validation_dominates" in found(train(tmp_path, make_loader(10), validation, num_epochs=8))
+
+
+def test_saving_all_the_time_dominates(tmp_path):
+    """Checkpoints after every few steps are told, not as the callback that asks for them."""
+    findings = found(train(tmp_path, make_loader(4), num_epochs=8, callbacks=[Saver(CallbackConfig())]))
+    assert "checkpointing_dominates" in findings
+    assert "callback_dominates" not in findings
+
+
+def test_dear_log_rows_are_too_many(tmp_path):
+    """Rows of every step that take long to log are told, with a cadence."""
+
+    def postprocess(metrics: dict[str, float]) -> dict[str, float]:
+        time.sleep(DELAY_S)
+        return metrics
+
+    findings = found(train(tmp_path, make_loader(NUM_STEPS), log_every_n_steps=1, postprocess=postprocess))
+    assert findings["logging_too_often"].evidence["log_every_n_steps"] == 1
+
+
+def test_garbage_collection_is_told(tmp_path):
+    """A loader that collects garbage at each batch is told of that."""
+    facts = train(tmp_path, Delayed(make_loader(25), lambda: (time.sleep(DELAY_S), gc.collect())))
+    assert "garbage_collection" in found(facts)
+
+
+def test_ragged_last_batch_is_told_as_that(tmp_path):
+    """A last batch with fewer examples is told with its shape, and not as recompiling."""
+    findings = found(train(tmp_path, [*make_loader(10), make_batch(3)], num_epochs=2))
+    assert findings["ragged_last_batch"].evidence["last_shape"] == "(3, 4)"
+    assert "recompiling" not in findings
+
+
+def test_ragged_last_batch_of_validation_is_told(tmp_path):
+    """So is one of the validation, for the step that evaluates."""
+    findings = found(train(tmp_path, make_loader(10), [*make_loader(2), make_batch(3)]))
+    assert findings["ragged_last_batch"].subject == "eval_step"
+
+
+def test_batches_of_many_shapes_recompile(tmp_path):
+    """Batches that change their size within an epoch are told as recompiling, with the leaf."""
+    batches = [make_batch(size) for size in (8, 7, 6, 8)]
+    finding = found(train(tmp_path, batches))["recompiling"]
+    assert finding.subject == "train_step"
+    assert finding.evidence["num_recompiles"] == 2
+    assert "batch.inputs" in finding.title
+
+
+def test_arrays_that_are_kept_are_growth(tmp_path):
+    """A callback that keeps arrays is found by the memory profiler, and told."""
+    profiler = MemoryProfiler(MemoryProfileConfig(log_dir=str(tmp_path / "memory"), profile_every_n_steps=2))
+    facts = train(tmp_path / "run", make_loader(2), num_epochs=40, callbacks=[Hoarder(), profiler])
+    assert found(facts)["device_memory_growth"].subject == "other live arrays"
+
+
+def profile_of(tmp_path: Path, model_class: type, batch_size: int, optimizer: str) -> RunFacts:
+    """Train for some steps, ten of which are captured."""
+    profiler = JAXProfiler(ProfilingConfig(log_dir=str(tmp_path / "profile"), start_step=5, end_step=15))
+    loader = make_loader(20, size=batch_size)
+    return train(tmp_path / "run", loader, callbacks=[profiler], model_class=model_class, optimizer=optimizer)
+
+
+def test_optimizer_that_does_most_of_the_work_is_told(tmp_path):
+    """With a batch of one example, updating the parameters takes longer than their gradient."""
+    assert "optimizer_share_high" in found(profile_of(tmp_path, Wide, batch_size=1, optimizer="adam"))
+
+
+def test_recomputed_activations_are_told(tmp_path):
+    """What rematerialisation costs is told from a capture."""
+    assert "recompute_share" in found(profile_of(tmp_path, Recomputing, batch_size=256, optimizer="sgd"))

@@ -1,0 +1,46 @@
+"""How numbers read."""
+
+import pytest
+
+from trackside.findings.wording import count, evidence_value, num_bytes, percent, seconds
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.62, "62 %"), (0.1, "10 %"), (0.0512, "5.1 %"), (1.0, "100 %")])
+def test_percent(share, expected):
+    """Shares are whole percentages, with a digit more where they are small."""
+    assert percent(share) == expected
+
+
+@pytest.mark.parametrize(
+    ("time_s", "expected"), [(75.25, "75.2 s"), (1234.5, "1234 s"), (0.0125, "12.5 ms"), (3.2e-5, "32 us"), (0, "0 us")]
+)
+def test_seconds(time_s, expected):
+    """Times have the unit that suits them."""
+    assert seconds(time_s) == expected
+
+
+@pytest.mark.parametrize(("number", "expected"), [(12, "12 B"), (6400, "6.4 kB"), (2.5e6, "2.5 MB"), (3e9, "3 GB")])
+def test_num_bytes(number, expected):
+    """Numbers of bytes have the unit that suits them."""
+    assert num_bytes(number) == expected
+
+
+def test_count():
+    """One thing is singular."""
+    assert [count(1, "time"), count(2, "time")] == ["1 time", "2 times"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("data_wait_share", 0.5, "50 %"),
+        ("data_wait_s", 0.002, "2 ms"),
+        ("bytes_per_step", 2000.0, "2 kB"),
+        ("num_steps", 12000, "12,000"),
+        ("rate", 0.12345, "0.123"),
+        ("callback", "Saver", "Saver"),
+    ],
+)
+def test_evidence_reads_in_the_unit_of_its_name(name, value, expected):
+    """A figure of the evidence is shown in the unit that its name ends in."""
+    assert evidence_value(name, value) == expected
