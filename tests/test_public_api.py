@@ -56,6 +56,20 @@ PUBLIC = {
         "ProgressBarConfig",
     ],
     "trackside.config": ["ConfigDict", "apply_overrides", "load_config", "register", "save_config"],
+    "trackside.decoding": ["R2", "make_step", "mse_loss", "r2_score", "train_decoding_jax", "train_decoding_torch"],
+    "trackside.findings": [
+        "RULES",
+        "SEVERITIES",
+        "EpochFacts",
+        "FactCollector",
+        "Finding",
+        "Rule",
+        "RunFacts",
+        "Severity",
+        "facts_from_events",
+        "find",
+        "render_findings",
+    ],
     "trackside.logger": [
         "LOGGER",
         "FileLogger",
@@ -132,7 +146,7 @@ def test_import_is_lazy() -> None:
     assert not heavy & loaded_after("import trackside")
 
 
-@pytest.mark.parametrize("module", ["events", "config", "errors", "clock", "optional", "schedule", "trace"])
+@pytest.mark.parametrize("module", ["events", "config", "errors", "clock", "optional", "schedule", "trace", "findings"])
 def test_parts_that_work_without_jax(module: str) -> None:
     """What reads and describes runs does not need jax."""
     assert "jax" not in loaded_after(f"import trackside.{module}")

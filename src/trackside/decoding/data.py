@@ -1,0 +1,111 @@
+"""What the decoding loops are fed: pairs of inputs and targets, in numpy, JAX or PyTorch, from any loader."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trackside.errors import DataError
+
+
+class Pair(NamedTuple):
+    """Inputs and targets, with samples on the first axis of each."""
+
+    inputs: Any
+    targets: Any
+
+
+def to_numpy(array: Any) -> np.ndarray:
+    """The array in numpy; on the host without a copy."""
+    if is_torch_tensor(array):
+        return array.detach().cpu().numpy()
+    return np.asarray(array)
+
+
+def is_torch_tensor(array: Any) -> bool:
+    """Whether the array is PyTorch's, found out without importing it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def split_pair(pair: Any, name: str) -> Pair:
+    """Inputs and targets of a batch or data set.
+
+    Args:
+        pair: A tuple or list of two arrays, or anything with the attributes `inputs` and `targets`.
+        name: What the caller calls it, for the error.
+
+    Raises:
+        DataError: It is no such pair, or its parts disagree in length.
+    """
+    if hasattr(pair, "inputs") and hasattr(pair, "targets"):
+        inputs, targets = pair.inputs, pair.targets
+    elif isinstance(pair, tuple | list) and len(pair) == 2:
+        inputs, targets = pair
+    else:
+        found = f"{len(pair)} parts" if isinstance(pair, tuple | list) else f"a {type(pair).__name__}"
+        raise DataError(f"{name}: expected the pair (inputs, targets), got {found}")
+    lengths = _length(inputs, f"inputs of {name}"), _length(targets, f"targets of {name}")
+    if lengths[0] != lengths[1]:
+        raise DataError(
+            f"{name}: {lengths[0]} inputs and {lengths[1]} targets. Both need one entry per sample on their first axis"
+        )
+    return Pair(inputs, targets)
+
+
+def _length(array: Any, name: str) -> int:
+    shape = getattr(array, "shape", None)
+    if shape is None:
+        raise DataError(f"{name}: expected an array of numpy, JAX or PyTorch, got a {type(array).__name__}")
+    if len(shape) == 0:
+        raise DataError(f"{name}: expected samples on the first axis, got a scalar")
+    return shape[0]
+
+
+def data_set(pair: Any, name: str) -> Pair:
+    """A whole data set to evaluate on, in numpy.
+
+    Raises:
+        DataError: It is not a pair of arrays of the same length, or too short for an R².
+    """
+    inputs, targets = split_pair(pair, name)
+    if len(inputs) == 0:
+        raise DataError(f"{name}: has no samples")
+    return Pair(to_numpy(inputs), to_numpy(targets))
+
+
+def open_epoch(loader: Iterable[Any], epoch: int) -> Iterator[Any]:
+    """The batches of one epoch.
+
+    Args:
+        loader: The user's loader, or a wrapper of it.
+        epoch: The epoch, counted from 1, for the error.
+
+    Raises:
+        DataError: The loader cannot be iterated over, or gives no batch.
+    """
+    try:
+        batches = iter(loader)
+    except TypeError as error:
+        raise DataError(
+            f"train_loader: a {type(loader).__name__} cannot be iterated over. Pass a loader or a list of batches"
+        ) from error
+    num_batches = 0
+    for batch in batches:
+        num_batches += 1
+        yield batch
+    if num_batches:
+        return
+    if epoch == 1:
+        raise DataError("train_loader: gave no batch at all. Is the data set smaller than one batch, with drop_last?")
+    raise DataError(
+        f"train_loader: gave no batch in epoch {epoch}. An iterator can be gone through only once: pass a loader that "
+        "starts anew each time, or train for one epoch"
+    )
+
+
+def slices(num_samples: int, batch_size: int | None) -> Iterator[slice]:
+    """Slices of at most `batch_size` samples; one of all where it is None."""
+    step = batch_size or num_samples
+    return (slice(start, start + step) for start in range(0, num_samples, step))

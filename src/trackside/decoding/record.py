@@ -1,0 +1,198 @@
+"""What a decoding training tells about itself, on the console, to W&B and to the event file, and the best model of it.
+
+<save_dir>/
+    events-00000.jsonl, output.log      as for every run
+    best.eqx or best.safetensors        the model with the best validation R² so far
+"""
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from trackside.decoding.r2 import R2, r2_score
+from trackside.decoding.wandb_run import WandBRun
+from trackside.errors import ConfigError
+from trackside.findings import RunFacts, find, render_findings
+from trackside.logger import Logger, LoggerConfig
+from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
+
+LOGGER = logging.getLogger(__name__)
+
+_MAX_WAIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is on a data set."""
+
+    loss: float
+    r2: R2
+
+    def row(self) -> dict[str, float]:
+        """The score as numbers by name, each output by its index."""
+        return {"loss": self.loss, "r2": self.r2.mean} | {
+            f"r2.{index}": float(value) for index, value in enumerate(self.r2.per_output)
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything that is told at the end of an epoch that is logged."""
+
+    epoch: int
+    step: int
+    mean_loss: float
+    """Of the epoch's batches, during training."""
+    train: Score
+    val: Score
+    params: dict[str, float]
+    grads: dict[str, float]
+
+
+def score(predict: Callable[[slice], tuple[float, np.ndarray]], targets: np.ndarray, parts: list[slice]) -> Score:
+    """Evaluate part by part.
+
+    Args:
+        predict: Gives mean loss and predictions of a part of the data set.
+        targets: All targets.
+        parts: The parts, which together are the data set.
+    """
+    results = [predict(part) for part in parts]
+    lengths = [len(predictions) for _, predictions in results]
+    loss = float(np.average([loss for loss, _ in results], weights=lengths))
+    return Score(loss, r2_score(targets, np.concatenate([predictions for _, predictions in results])))
+
+
+@dataclass
+class TrainingRecord:
+    """The record of one training, to be used as a context manager.
+
+    Args:
+        num_epochs: How long the training will be.
+        wandb_run_name: What to call its W&B run if none is active.
+        save_dir: Where its event file and the best model go; None keeps nothing on disk.
+        best_name: The file name of the best model.
+        is_profiled: Whether the global profiler times the training.
+    """
+
+    num_epochs: int
+    wandb_run_name: str | None
+    save_dir: str | os.PathLike[str] | None
+    best_name: str
+    is_profiled: bool
+    best_r2: float = field(default=-math.inf, init=False)
+    """The best R² of validation so far."""
+    _has_warned_of_loss: bool = field(default=False, init=False)
+    _lends_events: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.wandb_run_name is not None and not isinstance(self.wandb_run_name, str):
+            raise ConfigError(f"wandb_run_name: expected a string or None, got {self.wandb_run_name!r}")
+        directory = None if self.save_dir is None else Path(self.save_dir)
+        self.logger = Logger(LoggerConfig(log_path=directory))
+        self.directory = self.logger.log_path
+        self.wandb = WandBRun(self.wandb_run_name, self.directory)
+        self.profiler: TrainingProfiler | None = get_profiler() if self.is_profiled else None
+
+    def __enter__(self) -> Self:
+        if self.profiler is not None and self.profiler.events is None:
+            self.profiler.events, self._lends_events = self.logger.events, True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        status = "success" if kind is None else "interrupted" if issubclass(kind, KeyboardInterrupt) else "error"
+        if self._lends_events and self.profiler is not None:
+            self.profiler.events = None
+        self.wandb.finish(status)
+        self.logger.finalize(status)
+
+    def add(self, evaluation: Evaluation, save: Callable[[Path], None]) -> None:
+        """Tell about an epoch, and keep its model if it is the best so far.
+
+        Args:
+            evaluation: What to tell.
+            save: Writes the model to a path.
+        """
+        self.logger.epoch, self.logger.step = evaluation.epoch, evaluation.step
+        train = evaluation.train.row() | {"epoch_loss": evaluation.mean_loss}
+        rows = {"train": train, "val": evaluation.val.row(), "params": evaluation.params, "grads": evaluation.grads}
+        for mode, row in rows.items():
+            self.logger.log_host_metrics(row, evaluation.step, mode)
+        LOGGER.info(
+            "epoch %d of %d: loss %.4g, R² of train %.4f, of validation %.4f",
+            evaluation.epoch,
+            self.num_epochs,
+            evaluation.mean_loss,
+            evaluation.train.r2.mean,
+            evaluation.val.r2.mean,
+        )
+        self._keep_if_best(evaluation, save)
+        if evaluation.epoch < self.num_epochs:
+            _log_profile(self.profiler)
+        else:
+            _report(self.profiler)
+        self.wandb.log(_wandb_row(evaluation))  # last, as it takes the profile's figures along
+
+    def warn_of_loss(self, value: float, step: int) -> None:
+        """Say once that the loss is not finite."""
+        if not self._has_warned_of_loss:
+            self._has_warned_of_loss = True
+            LOGGER.warning(
+                "step %d: the loss is %s. Try a smaller learning rate, or look for NaNs in the data", step, value
+            )
+
+    def _keep_if_best(self, evaluation: Evaluation, save: Callable[[Path], None]) -> None:
+        r2 = evaluation.val.r2.mean
+        if not r2 > self.best_r2:  # also where it is NaN
+            return
+        self.best_r2 = r2
+        if self.directory is None:
+            return
+        path = self.directory / self.best_name
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            save(temporary)
+            os.replace(temporary, path)
+        except OSError as error:
+            LOGGER.error("the best model could not be written to %s: %s", path, error)
+            return
+        self.logger.events.write("best", step=evaluation.step, epoch=evaluation.epoch, val_r2=r2, path=str(path))
+
+
+def _wandb_row(evaluation: Evaluation) -> dict[str, float]:
+    row = {"epoch": float(evaluation.epoch), "step": float(evaluation.step), "train/loss": evaluation.mean_loss}
+    row["val/loss"] = evaluation.val.loss
+    for name, part in (("train", evaluation.train), ("val", evaluation.val)):
+        row |= {f"metrics/{name}.{key}": value for key, value in part.row().items() if key != "loss"}
+    for name, statistics in (("params", evaluation.params), ("grads", evaluation.grads)):
+        row |= {f"{name}/{key}": value for key, value in statistics.items()}
+    return row
+
+
+def _log_profile(profiler: TrainingProfiler | None) -> None:
+    if profiler is None:
+        return
+    try:
+        log_profiling_metrics()
+    except Exception as error:  # a training is worth more than its profile
+        LOGGER.warning("the profile could not be logged: %s", error)
+
+
+def _report(profiler: TrainingProfiler | None) -> None:
+    """Say at the end of a training what it was like: its profile, if it has one, and what that says is wrong."""
+    if profiler is None:
+        return
+    profiler.wait(_MAX_WAIT_S)  # the last calls, and a sample that is being taken
+    _log_profile(profiler)
+    findings = find(RunFacts(timers=profiler.get_summary()))
+    if findings:
+        LOGGER.info("%s", render_findings(findings).plain)

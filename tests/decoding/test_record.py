@@ -1,0 +1,113 @@
+import json
+
+import numpy as np
+import pytest
+
+from trackside.decoding.array_statistics import STATISTICS, array_statistics, name_statistics
+from trackside.decoding.r2 import R2
+from trackside.decoding.record import Evaluation, Score, TrainingRecord, score
+
+
+def evaluation(epoch, r2):
+    found = Score(0.5, R2(np.array([r2, r2]), r2))
+    return Evaluation(epoch, 10 * epoch, 0.5, found, found, {"norm": 1.0}, {"norm": 2.0})
+
+
+def make_record(save_dir, **changes):
+    fields = {"num_epochs": 4, "wandb_run_name": None, "best_name": "best.txt", "is_profiled": False} | changes
+    return TrainingRecord(save_dir=save_dir, **fields)
+
+
+def events(directory):
+    return [json.loads(line) for line in (directory / "events-00000.jsonl").read_text().splitlines()]
+
+
+def test_the_best_is_kept(tmp_path):
+    """A model that is not better, or not a number, does not replace it."""
+    with make_record(tmp_path) as record:
+        for epoch, r2 in enumerate((0.1, 0.6, float("nan"), 0.6), start=1):
+            record.add(evaluation(epoch, r2), lambda path, epoch=epoch: path.write_text(str(epoch)) and None)
+    assert (tmp_path / "best.txt").read_text() == "2"
+    assert [row["epoch"] for row in events(tmp_path) if row["kind"] == "best"] == [1, 2]
+
+
+def test_a_full_disk_does_not_end_the_training(tmp_path, caplog):
+    """It is told of, and the best from before is still there."""
+
+    def fail(path):
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with make_record(tmp_path) as record:
+        record.add(evaluation(1, 0.1), lambda path: path.write_text("whole") and None)
+        record.add(evaluation(2, 0.2), fail)
+    assert (tmp_path / "best.txt").read_text() == "whole"
+    assert "No space left on device" in caplog.text
+
+
+def test_a_profile_that_cannot_be_logged_does_not_end_the_training(tmp_path, caplog, monkeypatch, fresh_profiler):
+    """It is told of."""
+
+    def fail(step=None):
+        raise RuntimeError("no profile today")
+
+    monkeypatch.setattr(fresh_profiler, "log_metrics", fail)
+    with make_record(tmp_path, is_profiled=True) as record:
+        record.add(evaluation(1, 0.1), lambda path: None)
+    assert "no profile today" in caplog.text
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "interrupted"), (ValueError, "error")])
+def test_the_end_is_truthful(tmp_path, error, status):
+    """A training that was ended says by what, at which step."""
+
+    def train():
+        with make_record(tmp_path) as record:
+            record.add(evaluation(3, 0.1), lambda path: path.touch())
+            raise error
+
+    with pytest.raises(error):
+        train()
+    assert events(tmp_path)[-1] | {"t": 0} == {"kind": "status", "t": 0, "status": status, "step": 30, "epoch": 3}
+
+
+def test_the_profile_is_in_the_event_file(tmp_path, fresh_profiler):
+    """During the training the profiler writes there, and not after it."""
+    with make_record(tmp_path, is_profiled=True) as record, fresh_profiler.time("forward"):
+        record.add(evaluation(1, 0.1), lambda path: path.touch())
+    with make_record(tmp_path, is_profiled=True) as record:
+        record.add(evaluation(1, 0.1), lambda path: path.touch())
+    rows = [row for row in events(tmp_path) if row["kind"] == "profiling"]
+    assert rows[-1]["operations"]["forward"]["count"] == 1
+    assert fresh_profiler.events is None
+
+
+def test_a_score_of_parts_is_that_of_the_whole():
+    """The loss is weighed by samples, and R² is of all of them at once."""
+    targets = np.arange(10.0).reshape(5, 2)
+    found = score(lambda part: (1.0 if part.start == 0 else 6.0, targets[part]), targets, [slice(0, 3), slice(3, 5)])
+    assert found.loss == 3.0
+    assert found.r2.mean == 1.0
+
+
+def test_statistics_of_an_array():
+    """Mean, standard deviation, norm and the largest absolute value, in this order."""
+    assert dict(zip(STATISTICS, array_statistics(np.array([3.0, -4.0])), strict=True)) == {
+        "mean": -0.5,
+        "std": 3.5,
+        "norm": 5.0,
+        "max_abs": 4.0,
+    }
+
+
+def test_complex_arrays_count_by_their_absolute_values():
+    """As parameters of state-space models may be."""
+    assert array_statistics(np.array([3 + 4j, 0j])) == [2.5, 2.5, 5.0, 5.0]
+
+
+def test_named_statistics_have_the_norm_of_all():
+    """The norms of two arrays add up as those of one."""
+    rows = np.array([array_statistics(np.array([3.0])), array_statistics(np.array([4.0]))])
+    named = name_statistics(["a", "b"], rows)
+    assert named["norm"] == 5.0
+    assert named["b.max_abs"] == 4.0
