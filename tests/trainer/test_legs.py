@@ -324,3 +324,13 @@ def test_checkpoint_survives_a_raising_callback(tmp_path: pathlib.Path) -> None:
     resumed = build(tmp_path)
     train(resumed, num_epochs=3)
     assert (resumed.status, resumed.global_step) == ("success", 12)
+
+
+def test_goodput_counts_all_that_is_no_step(root: pathlib.Path) -> None:
+    """Of the time since the training began, the share in steps that were kept is told at the end of each leg."""
+    (first, *_), ends = rows_of(root, "leg"), rows_of(root, "leg_end")
+    for row in ends:
+        assert 0 < row["goodput"] < 1
+    in_steps_s = ends[-1]["goodput"] * (ends[-1]["t"] - first["t"])
+    assert in_steps_s < ends[-1]["train_time_s"]
+    assert "goodput" in (root / "output.log").read_text()

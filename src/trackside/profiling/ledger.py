@@ -22,6 +22,8 @@ VALIDATION = "validation"
 CHECKPOINTING = "checkpointing"
 OTHER = "other"
 PARTS = (DATA_WAIT, HOST_TO_DEVICE, DISPATCH, DEVICE_WAIT, COMPILE, LOGGING, VALIDATION, CHECKPOINTING, OTHER)
+STEP_PARTS = (HOST_TO_DEVICE, DISPATCH, DEVICE_WAIT)
+"""The parts in which a training step is under way: what is left of a run's time when all else is taken away."""
 CALLBACK = "callback/"
 """What the parts of callbacks begin with; their names follow."""
 
@@ -61,6 +63,11 @@ class LedgerTotals:
     def share(self, part: str) -> float:
         """A part's share of the wall."""
         return self.parts.get(part, 0.0) / self.wall_s if self.wall_s > 0 else 0.0
+
+    @property
+    def in_steps_s(self) -> float:
+        """The time in which training steps were under way."""
+        return sum(self.parts.get(part, 0.0) for part in STEP_PARTS)
 
     @property
     def idle_share(self) -> float | None:

@@ -1,5 +1,7 @@
 """The ledger as text, for the console: what took the time, largest first."""
 
+from collections.abc import Sequence
+
 from trackside.profiling.ledger import CALLBACK, LedgerTotals
 
 _BAR_WIDTH = 24
@@ -24,8 +26,13 @@ def part_name(part: str) -> str:
     return part.removeprefix(CALLBACK) if part.startswith(CALLBACK) else _NAMES.get(part, part)
 
 
-def render_ledger(totals: LedgerTotals) -> str:
-    """Where the time went, within 80 columns; empty if no step was made."""
+def render_ledger(totals: LedgerTotals, notes: Sequence[str] = ()) -> str:
+    """Where the time went; empty if no step was made.
+
+    Args:
+        totals: What the ledger shows.
+        notes: What else there is to say of the run as a whole.
+    """
     if totals.num_steps == 0 or totals.wall_s <= 0:
         return ""
     lines = [_headline(totals)]
@@ -36,7 +43,7 @@ def render_ledger(totals: LedgerTotals) -> str:
             lines.append(f"  {part_name(part):<24} {seconds:9.2f} s {100 * share:6.1f} %  {bar}")
     if totals.idle_share is not None:
         lines.append(_device_line(totals))
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"  {note}" for note in notes)])
 
 
 def _headline(totals: LedgerTotals) -> str:

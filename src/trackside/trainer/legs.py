@@ -16,15 +16,32 @@ class TrainingTime:
     """What earlier legs and calls took."""
     epoch_start_s: float = 0.0
     """How long the training had taken when the current epoch began."""
+    began_at: float = 0.0
+    """When the first leg began, in seconds since the epoch."""
+    earlier_in_steps_s: float = 0.0
+    """How much of what earlier legs and calls took was spent in training steps."""
+    in_steps_s: float = 0.0
+    """The same of the current call, as far as it was accounted for."""
     _started_s: float | None = None
 
-    def start(self, now_s: float) -> None:
+    def start(self, now_s: float, timestamp: float) -> None:
         """Start the clock of a call."""
         self._started_s = now_s
+        self.began_at = self.began_at or timestamp
 
     def stop(self, now_s: float) -> None:
         """Stop it. Stopping it again does nothing."""
         self.earlier_s, self._started_s = self.total_s(now_s), None
+        self.earlier_in_steps_s, self.in_steps_s = self.earlier_in_steps_s + self.in_steps_s, 0.0
+
+    def goodput(self, timestamp: float) -> float | None:
+        """The share of the time since the training began that went into steps whose results were kept.
+
+        Everything else counts against it: compilation, waiting for data, validation, checkpoints, steps that were lost
+        with a process, and the time until somebody went on with it.
+        """
+        elapsed_s = timestamp - self.began_at
+        return (self.earlier_in_steps_s + self.in_steps_s) / elapsed_s if self.began_at and elapsed_s > 0 else None
 
     def total_s(self, now_s: float) -> float:
         """How long the training has taken by now."""
@@ -36,9 +53,17 @@ class TrainingTime:
 
     def to_plain(self, now_s: float) -> dict[str, float]:
         """What is saved of it."""
-        return {"leg": self.leg, "total_s": self.total_s(now_s), "epoch_start_s": self.epoch_start_s}
+        return {
+            "leg": self.leg,
+            "total_s": self.total_s(now_s),
+            "epoch_start_s": self.epoch_start_s,
+            "began_at": self.began_at,
+            "in_steps_s": self.earlier_in_steps_s + self.in_steps_s,
+        }
 
     @classmethod
     def from_plain(cls, saved: dict[str, float]) -> "TrainingTime":
         """The next leg of a training that was saved."""
-        return cls(int(saved["leg"]) + 1, saved["total_s"], saved["epoch_start_s"])
+        return cls(
+            int(saved["leg"]) + 1, saved["total_s"], saved["epoch_start_s"], saved["began_at"], saved["in_steps_s"]
+        )

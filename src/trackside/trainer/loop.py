@@ -107,7 +107,7 @@ class TrainLoop:
     def run(self) -> None:
         """Train until the goal is reached or something stops it."""
         time = self.position.time
-        time.start(self.clock.now())
+        time.start(self.clock.now(), self.clock.timestamp())
         self.events.write(
             "leg", leg=time.leg, step=self.position.step, epoch=self.position.epoch, train_time_s=time.earlier_s
         )
@@ -385,12 +385,14 @@ class TrainLoop:
             self._retire_all()
         except Exception:
             LOGGER.warning("the last steps before the error could not be logged")
-        position, now_s = self.position, self.clock.now()
-        position.time.stop(now_s)
+        position, time = self.position, self.position.time
+        time.in_steps_s = self.meter.ledger.totals().in_steps_s
+        time.stop(self.clock.now())
         self.events.write(
             "leg_end",
-            leg=position.time.leg,
+            leg=time.leg,
             step=position.step,
             epoch=position.epoch,
-            train_time_s=position.time.earlier_s,
+            train_time_s=time.earlier_s,
+            goodput=time.goodput(self.clock.timestamp()),
         )

@@ -4,10 +4,13 @@ from typing import Any
 
 import jax
 
-from trackside.profiling.calibrate import calibrate_peak
+from trackside.clock import SYSTEM_CLOCK
+from trackside.profiling.calibrate import calibrate_peak, model_flops_utilisation
 from trackside.profiling.capture import CaptureContext
+from trackside.profiling.ledger import DATA_WAIT, LedgerTotals
 from trackside.profiling.memory import MemorySampler
 from trackside.profiling.step_times import StepTimes
+from trackside.trace.flops import count_flops
 from trackside.trace.peaks import Peak, known_peak
 from trackside.trainer.loop import CaptureState, TrainLoop
 from trackside.trainer.saved_states import SavedStates
@@ -59,7 +62,7 @@ class MeasuredSteps(SavedStates):
             program=f"jit_{TRAIN_CALL_NAME}",
             traced_step=self._traced_step(),
             peak=self._peak(),
-            num_devices=1 if jax.default_backend() == "cpu" else self.mesh.size,  # CPU devices share their cores
+            num_devices=self._num_peaks,
             memory=memory,
         )
 
@@ -70,6 +73,40 @@ class MeasuredSteps(SavedStates):
             return None
         state = jax.tree.map(_form, (self._position.carry, loop.fresh_vector))
         return trace(*state, loop.batch_form)
+
+    def flops_utilisation(self, totals: LedgerTotals) -> float | None:
+        """The share of the devices' peak that the model's own FLOPs make use of while steps are under way.
+
+        Args:
+            totals: Where the time of a training went.
+
+        Returns:
+            The share; None where the peak is not known, or nothing was compiled.
+        """
+        peak, traced = self._peak(), self._traced_step()
+        if peak is None or traced is None or not totals.num_steps or not totals.in_steps_s:
+            return None
+        step_s = (totals.in_steps_s + totals.parts.get(DATA_WAIT, 0.0)) / totals.num_steps
+        return model_flops_utilisation(count_flops(traced).model_flops, step_s, peak, self._num_peaks)
+
+    @property
+    def _num_peaks(self) -> int:
+        """How many times the peak of a device all of them have: CPU devices share their cores."""
+        return 1 if jax.default_backend() == "cpu" else self.mesh.size
+
+    def _notes_on_speed(self, totals: LedgerTotals) -> list[str]:
+        notes = []
+        utilisation = self.flops_utilisation(totals)
+        if utilisation is not None:
+            notes.append(f"FLOPs utilisation {100 * utilisation:.1f} % in steps and waiting for data")
+        time, now = self._position.time, SYSTEM_CLOCK.timestamp()
+        goodput = time.goodput(now)
+        if goodput is not None and time.leg > 1:
+            notes.append(
+                f"goodput {100 * goodput:.1f} %: training steps in {now - time.began_at:.0f} s since it began, "
+                f"over {time.leg} legs"
+            )
+        return notes
 
     def calibrate_peak(self) -> None:
         """Measure what a device can do, unless it is known."""

@@ -68,6 +68,7 @@ class SavedStates(TrainerSetup):
     def _save(self, store: CheckpointStore, metrics: dict[str, float], keep: Keep | None) -> None:
         for other in self.__dict__.get("_stores", {}).values():
             self._finish(other, raises=other is store)
+        self._position.time.in_steps_s = self.ledger.totals().in_steps_s
         record = snapshot.to_record(self._position, metrics, self.callbacks.rank(metrics), SYSTEM_CLOCK.now())
         record["configs"] = self._plain_configs()
         record["callbacks"] = self.callbacks.state_dict()

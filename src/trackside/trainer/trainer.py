@@ -246,7 +246,7 @@ class TrainerModule(EvaluatedModel):
         loop.bar.close(self.global_step)
         self.callbacks.finalize(status)
         self.ledger_totals = loop.meter.close(self.global_step)
-        if where_it_went := render_ledger(self.ledger_totals):
+        if where_it_went := render_ledger(self.ledger_totals, self._notes_on_speed(self.ledger_totals)):
             LOGGER.info("%s", where_it_went)
             self.findings = self.events.tell_findings(loop.meter.step_times.median_s())
         if loop.bad_step is not None:  # others were on their way behind it
