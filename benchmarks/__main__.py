@@ -3,12 +3,14 @@
 from benchmarks import (
     capture_cost,
     checkpoint_cost,
+    decoding_cost,
     idle_callbacks,
     import_time,
     ledger_cost,
     loop_overhead,
     memory_sample,
     recompile_sentinel,
+    timer_cost,
     trace_analysis,
     trace_truth,
 )
@@ -21,6 +23,8 @@ for benchmark in (
     recompile_sentinel,
     checkpoint_cost,
     memory_sample,
+    timer_cost,
+    decoding_cost,
     capture_cost,
     trace_analysis,
     trace_truth,

@@ -99,6 +99,15 @@ PUBLIC = {
         "split_log_modes",
         "to_host_metrics",
     ],
+    "trackside.profiling": [
+        "TrainingProfiler",
+        "get_profiler",
+        "log_profiling_metrics",
+        "profile_data_loader",
+        "profile_jax_loss_fn",
+        "profile_make_step",
+        "profile_operation",
+    ],
     "trackside.testing": ["assert_no_recompiles"],
     "trackside.trace": ["TraceError", "TraceReport", "analyse_trace", "render_report", "step_markers"],
     "trackside.trainer": [

@@ -1,5 +1,6 @@
 """The ledger: one part at a time, and all of them together are the whole."""
 
+import contextlib
 import gc
 
 import pytest
@@ -40,7 +41,7 @@ def test_nested_parts_count_for_themselves(ledger: Ledger, clock: ManualClock) -
 
 def test_exception_does_not_lose_time(ledger: Ledger, clock: ManualClock) -> None:
     """A block that raises is counted, and the part around it goes on."""
-    with pytest.raises(RuntimeError), ledger.spend(LOGGING):
+    with contextlib.suppress(RuntimeError), ledger.spend(LOGGING):
         clock.advance(1.0)
         raise RuntimeError
     clock.advance(1.0)

@@ -40,12 +40,14 @@ RETURN_CODES = [-signal.SIGKILL, 128 + signal.SIGTERM, 1, 0]
 
 
 def run_leg(root: pathlib.Path, number: int, at_step: int) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
+    environment.pop("WANDB_SERVICE", None)  # of another test; it would take a killed leg for one that goes on
     return subprocess.run(
         [sys.executable, "-m", "tests.trainer.survival_script", str(root), "0", str(number), str(at_step)],
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])},
+        env=environment,
     )
 
 

@@ -74,5 +74,5 @@ def test_training_goes_on_without_a_compile(tmp_path: Path) -> None:
 
 def test_mistaken_limit_is_named() -> None:
     """A limit below -1 is refused when the trainer is built."""
-    with pytest.raises(ConfigError, match="max_recompiles.*-2"):
+    with pytest.raises(ConfigError, match=r"max_recompiles.*-2"):
         make_trainer(max_recompiles=-2)

@@ -101,8 +101,9 @@ class CaptureResult:
 class Capture:
     """A trace that is being taken, and then finished in the background. Made by `start_capture`."""
 
-    def __init__(self, session: Session, result: CaptureResult, clock: Clock):
+    def __init__(self, session: Session, result: CaptureResult, clock: Clock, for_perfetto: bool = True):
         self.result = result
+        self._for_perfetto = for_perfetto
         self._session = session
         self._clock = clock
         self._started_s = clock.now()
@@ -169,7 +170,8 @@ class Capture:
                 result.stop_s = self._clock.now() - started_s
             self._write(trace)
             self._analyse(trace, context)
-            self._export(trace)
+            if self._for_perfetto:
+                self._export(trace)
         except (CaptureError, OSError) as error:
             result.error = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
         except Exception as error:
@@ -247,6 +249,7 @@ def start_capture(
     trace_python: bool = False,
     reason: str = "",
     min_free_bytes: int = MIN_FREE_BYTES,
+    for_perfetto: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Capture:
     """Start to trace. There is one capture at a time in a process.
@@ -258,6 +261,7 @@ def start_capture(
         trace_python: Whether to trace Python calls too, which slows Python code down about five times.
         reason: Why it is taken, for the result.
         min_free_bytes: How much space has to be free.
+        for_perfetto: Whether to make the `trace.json.gz` too, which takes about as long as all else.
         clock: Where times come from.
 
     Raises:
@@ -273,7 +277,7 @@ def start_capture(
             )
         folder = _make_session_directory(pathlib.Path(directory), session, min_free_bytes)
         result = CaptureResult(folder.name, folder, first_step, first_step - 1, 0.0, reason=reason)
-        _active = Capture(start_session(trace_python), result, clock)
+        _active = Capture(start_session(trace_python), result, clock, for_perfetto)
         return _active
 
 

@@ -1,0 +1,83 @@
+"""What a function returned that a device may still be working on. Works without jax and without torch."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trackside.profiling.completions import Waitable
+
+_ON_THE_HOST = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+class TracedOutputError(Exception):
+    """The function was being traced by JAX, so that it computed nothing."""
+
+
+def find_arrays(output: Any) -> Sequence[Waitable]:
+    """The arrays in a function's output that have to be waited for; empty for what is there already.
+
+    Raises:
+        TracedOutputError: The output is what JAX traces with.
+    """
+    if type(output) in _ON_THE_HOST:
+        return ()
+    arrays: list[Waitable] = []
+    if (jax := sys.modules.get("jax")) is not None and hasattr(jax, "Array"):
+        leaves = jax.tree.leaves(output)
+        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+        if any(isinstance(array, jax.core.Tracer) for array in arrays):
+            raise TracedOutputError
+    if not arrays and (torch := sys.modules.get("torch")) is not None:
+        return _find_cuda_work(output, torch)
+    return arrays
+
+
+def find_one_array(output: Any) -> Sequence[Waitable]:
+    """One array of an output that comes from a single execution, of which all are there at the same time.
+
+    The smallest that is not inside of something is the least likely to be given away to the next call: a loss, say.
+
+    Raises:
+        TracedOutputError: The output is what JAX traces with.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(output, tuple | list):
+        return find_arrays(output)
+    chosen = None
+    for element in output:
+        if isinstance(element, jax.Array) and (chosen is None or element.size <= chosen.size):
+            chosen = element
+    if chosen is None:
+        return find_arrays(output)
+    if isinstance(chosen, jax.core.Tracer):
+        raise TracedOutputError
+    return (chosen,)
+
+
+class _CudaEvent:
+    """What is in a CUDA stream up to now, as something to wait for."""
+
+    def __init__(self, torch: Any, device: Any):
+        self._event = torch.cuda.current_stream(device).record_event()
+
+    def block_until_ready(self) -> None:
+        """Return when the work is done."""
+        self._event.synchronize()
+
+
+def _find_cuda_work(output: Any, torch: Any) -> Sequence[Waitable]:
+    """PyTorch computes on the host before it returns; only on a GPU is there something to wait for."""
+    if not (hasattr(torch, "cuda") and torch.cuda.is_available()):
+        return ()
+    devices = {leaf.device for leaf in _walk(output) if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
+    return [_CudaEvent(torch, device) for device in devices]
+
+
+def _walk(output: Any) -> Iterator[Any]:
+    if isinstance(output, dict):
+        output = tuple(output.values())
+    if isinstance(output, tuple | list):
+        for element in output:
+            yield from _walk(element)
+    else:
+        yield output

@@ -1,0 +1,138 @@
+"""A loader that is timed: how long each batch lets the loop wait.
+
+The user's object is neither changed nor copied. A new one stands before it, passes on everything that is asked of it,
+and times `next` on the iterators that it gives.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from trackside.errors import DataError
+from trackside.profiling.timers import TrainingProfiler, get_profiler
+
+LOGGER = logging.getLogger(__name__)
+
+DATA_BATCH_PRODUCTION = "data_batch_production"
+"""What the operation is called unless told otherwise."""
+
+_OWN = ("_loader", "_name", "_profiler")
+
+
+def profile_data_loader(
+    data_loader: Any, operation_name: str = DATA_BATCH_PRODUCTION, profiler: TrainingProfiler | None = None
+) -> Any:
+    """A loader that gives the same batches and times each of them.
+
+    Args:
+        data_loader: Any iterable: a list, a generator, a grain or PyTorch loader. It is not changed.
+        operation_name: What to call the operation.
+        profiler: What measures; None for the process's own.
+
+    Returns:
+        A loader with the length, the attributes and the state methods of the one given.
+
+    Raises:
+        DataError: It cannot be iterated over.
+    """
+    if not (hasattr(data_loader, "__iter__") or hasattr(data_loader, "__getitem__")):
+        raise DataError(
+            f"data_loader: {type(data_loader).__name__} cannot be iterated over. Give an iterable of batches, such as "
+            "a list, a generator or a loader."
+        )
+    timers = get_profiler() if profiler is None else profiler
+    timers.operation(operation_name)
+    has_length = hasattr(data_loader, "__len__")
+    if hasattr(data_loader, "__next__"):
+        return (_SizedIterator if has_length else ProfiledIterator)(data_loader, operation_name, timers)
+    if hasattr(data_loader, "__getitem__"):
+        return (_SizedSequence if has_length else _Sequence)(data_loader, operation_name, timers)
+    return (_SizedLoader if has_length else ProfiledLoader)(data_loader, operation_name, timers)
+
+
+class ProfiledLoader:
+    """A loader that is timed. Made by `profile_data_loader`."""
+
+    def __init__(self, loader: Any, name: str, profiler: TrainingProfiler):
+        object.__setattr__(self, "_loader", loader)
+        object.__setattr__(self, "_name", name)
+        object.__setattr__(self, "_profiler", profiler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return ProfiledIterator(iter(self._loader), self._name, self._profiler)
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute in _OWN:  # not set yet, as while being copied
+            raise AttributeError(attribute)
+        return getattr(self._loader, attribute)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        setattr(self._loader, attribute, value)
+
+    def __repr__(self) -> str:
+        return f"<{self._loader!r}, profiled>"
+
+
+class ProfiledIterator:
+    """An iterator that is timed; its state methods are those of the one given."""
+
+    def __init__(self, iterator: Iterator[Any], name: str, profiler: TrainingProfiler):
+        self._iterator = iterator
+        self._name = name
+        self._profiler = profiler
+        self._is_empty = True
+
+    def __iter__(self) -> "ProfiledIterator":
+        self._is_empty = True  # until it has given a batch to this loop
+        return self
+
+    def __next__(self) -> Any:
+        start = self._profiler.start_timer(self._name)
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            self._profiler.cancel_timer(start)  # waiting for no batch is no batch
+            self._warn_if_empty()
+            raise
+        except BaseException:
+            self._profiler.end_timer(self._name, start)
+            raise
+        self._profiler.end_timer(self._name, start)
+        self._is_empty = False
+        return batch
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "_iterator":  # not set yet, as while being copied
+            raise AttributeError(attribute)
+        return getattr(self._iterator, attribute)
+
+    def _warn_if_empty(self) -> None:
+        if self._is_empty:
+            self._is_empty = False
+            LOGGER.warning(
+                "%s: the loader gave no batch. It is empty, or it is a generator or iterator that was used up before; "
+                "give a loader that can be iterated over again.",
+                self._name,
+            )
+
+
+# Python looks for these methods in the class: a loader without a length must not seem to have one.
+
+
+class _SizedLoader(ProfiledLoader):
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+class _Sequence(ProfiledLoader):
+    def __getitem__(self, index: Any) -> Any:
+        return self._loader[index]
+
+
+class _SizedSequence(_SizedLoader, _Sequence):
+    pass
+
+
+class _SizedIterator(ProfiledIterator):
+    def __len__(self) -> int:
+        return len(self._iterator)  # pyright: ignore[reportArgumentType]

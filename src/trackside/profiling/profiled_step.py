@@ -1,0 +1,212 @@
+"""A training step and its loss, timed without a recompile and without a change of the results.
+
+A wrapper that is made anew for each call is another function to JAX, which then compiles each call anew; and inside of
+a jitted step, the time around a loss is that of tracing. So the step is called with the user's own loss, whatever
+wrapper it was given, and what the loss takes inside is sampled from captures of the step as it is.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from trackside.errors import ConfigError
+from trackside.profiling.compiles import compile_counter
+from trackside.profiling.completions import Call
+from trackside.profiling.device_outputs import TracedOutputError, find_arrays, find_one_array
+from trackside.profiling.loss_share import LossShareSampler
+from trackside.profiling.statistics_sketch import DurationSketch
+from trackside.profiling.timers import TrainingProfiler, get_profiler
+from trackside.profiling.wrappers import ProfiledCallable, finish_on_device
+
+LOSS_FN_COMPUTATION = "loss_fn_computation"
+MODEL_UPDATE = "model_update"
+MAKE_STEP_TOTAL = "make_step_total"
+
+_wrapped: "weakref.WeakValueDictionary[tuple[Any, ...], ProfiledCallable]" = weakref.WeakValueDictionary()
+"""What was wrapped before, so that wrapping it again gives the same object. A wrapper keeps its function alive, so that
+an id stands for the same function as long as there is an entry."""
+_lock = threading.Lock()
+
+
+def profile_jax_loss_fn(
+    loss_fn: Callable[..., Any], operation_name: str = LOSS_FN_COMPUTATION, profiler: TrainingProfiler | None = None
+) -> Callable[..., Any]:
+    """A loss function, or its gradient, that is timed until its values are there.
+
+    Called inside of a function that JAX traces, it is the function given: what it takes there comes from captures,
+    where the step around it is wrapped by `profile_make_step`, which then gets the function given. A step that is not
+    wrapped takes it for one function more, and is compiled once for it; wrapping it anew for each call changes nothing.
+
+    Args:
+        loss_fn: The function.
+        operation_name: What to call the operation.
+        profiler: What measures; None for the process's own.
+
+    Raises:
+        ConfigError: It is not a function.
+    """
+    timers = _check(loss_fn, "loss_fn", operation_name, profiler)
+    loss_fn = _unwrap_loss(loss_fn)
+    return _once(ProfiledTreeLoss if _is_tree(loss_fn) else ProfiledLoss, loss_fn, operation_name, timers)
+
+
+def profile_make_step(
+    make_step: Callable[..., Any], operation_name: str = MAKE_STEP_TOTAL, profiler: TrainingProfiler | None = None
+) -> Callable[..., Any]:
+    """A training step that is timed until its values are there.
+
+    Where it is one function jitted as a whole, the loss with its gradient is reported beside it as
+    `loss_fn_computation` (or as the loss was called in `profile_jax_loss_fn`) and the rest as `model_update`, once the
+    first sample was taken.
+
+    Args:
+        make_step: The function, jitted or not.
+        operation_name: What to call the operation.
+        profiler: What measures; None for the process's own.
+
+    Raises:
+        ConfigError: It is not a function.
+    """
+    timers = _check(make_step, "make_step", operation_name, profiler)
+    return _once(ProfiledJittedStep if is_jitted(make_step) else ProfiledCallable, make_step, operation_name, timers)
+
+
+class ProfiledLoss(ProfiledCallable):
+    """A loss that is timed where it computes something. Wrappers of one function are equal to each other."""
+
+    @property
+    def operation_name(self) -> str:
+        """What the operation is called."""
+        return self._name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProfiledLoss) and self.__wrapped__ == other.__wrapped__
+
+    def __hash__(self) -> int:
+        return hash(self.__wrapped__)
+
+
+class ProfiledJittedStep(ProfiledCallable):
+    """A jitted step that is timed, and now and then captured."""
+
+    def __init__(self, function: Callable[..., Any], name: str, profiler: TrainingProfiler):
+        super().__init__(function, name, profiler)
+        self._operation = profiler.operation(name)
+        self._clean = DurationSketch()
+        """Calls that compiled nothing: compiling is no part of a loss."""
+        self._find = find_one_array
+        self._compiles = compile_counter()
+        self._sampler = LossShareSampler(profiler, program_name(function), self._clean)
+        self._sampler.expect(LOSS_FN_COMPUTATION, MODEL_UPDATE)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Make a step."""
+        profiler, function, sampler, compiles = self._profiler, self.__wrapped__, self._sampler, self._compiles
+        args, kwargs = self._without_wrappers(args, kwargs)
+        if not profiler.enabled:
+            return function(*args, **kwargs)
+        num_events = compiles.num_events
+        start = profiler.start_timer(self._name)
+        try:
+            marker = sampler.mark_call()
+            if marker is None:
+                output = function(*args, **kwargs)
+            else:
+                with marker:
+                    output = function(*args, **kwargs)
+        except BaseException:
+            profiler.end_timer(self._name, start)
+            raise
+        returned = profiler.clock.now()
+        has_compiled = compiles.num_events != num_events
+        if has_compiled:
+            sampler.warm_up()
+        try:
+            arrays = self._find(output)
+        except TracedOutputError:
+            profiler.cancel_timer(start)
+            return output
+        record = self._operation.add if has_compiled else self._record
+        call = Call(start, returned, arrays, record, self._on_marked_seen if marker is not None else self._on_seen)
+        finish_on_device(profiler, self._name, call)
+        return output
+
+    def _without_wrappers(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with losses as the user wrote them: JAX sees the step that it would see without a profiler."""
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, ProfiledLoss):
+                self._sampler.expect(value.operation_name, MODEL_UPDATE)
+                args = tuple(_unwrap_loss(value) for value in args)
+                return args, {name: _unwrap_loss(value) for name, value in kwargs.items()}
+        return args, kwargs
+
+    def _record(self, seconds: float) -> None:
+        self._operation.add(seconds)
+        self._clean.add(seconds)
+
+    def _on_seen(self, is_seen: bool) -> None:
+        if not is_seen:
+            self._find = find_arrays  # the array chosen is given away to the next call: look for another
+
+    def _on_marked_seen(self, is_seen: bool) -> None:
+        self._on_seen(is_seen)
+        self._sampler.on_marked_seen()
+
+
+def program_name(function: Callable[..., Any]) -> str | None:
+    """What XLA calls a jitted function; None where that is not known."""
+    name = getattr(function, "__name__", None)
+    return f"jit_{name}" if isinstance(name, str) and name.isidentifier() else None
+
+
+def is_jitted(function: Callable[..., Any]) -> bool:
+    """Whether a call is one execution: what `jax.jit` and `equinox.filter_jit` give, and what was compiled ahead."""
+    return hasattr(function, "lower") or hasattr(function, "cost_analysis")
+
+
+def _check(function: Any, argument: str, name: Any, profiler: TrainingProfiler | None) -> TrainingProfiler:
+    if not callable(function):
+        raise ConfigError(f"{argument}: expected a function; got {function!r}")
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"operation_name: expected a name such as 'forward'; got {name!r}")
+    return get_profiler() if profiler is None else profiler
+
+
+def _once(kind: type[ProfiledCallable], function: Callable[..., Any], name: str, profiler: TrainingProfiler) -> Any:
+    """The wrapper of a function, the same each time."""
+    key = (kind, id(function), name, id(profiler))
+    with _lock:
+        wrapper = _wrapped.get(key)
+        if wrapper is None:
+            wrapper = _wrapped[key] = kind(function, name, profiler)
+        return wrapper
+
+
+def _unwrap_loss(value: Any) -> Any:
+    return value.__wrapped__ if isinstance(value, ProfiledLoss) else value
+
+
+def _is_tree(function: Callable[..., Any]) -> bool:
+    """Whether a callable is made of arrays and other values to JAX, as Equinox modules are."""
+    return not jax.tree_util.treedef_is_leaf(jax.tree.structure(function))
+
+
+@jax.tree_util.register_pytree_node_class
+class ProfiledTreeLoss(ProfiledLoss):
+    """A loss that is a tree of values to JAX, and stays one."""
+
+    def tree_flatten(self) -> tuple[tuple[Any], tuple[str, TrainingProfiler]]:
+        """The function, and what is not to be traced."""
+        return (self.__wrapped__,), (self._name, self._profiler)
+
+    @classmethod
+    def tree_unflatten(cls, rest: tuple[str, TrainingProfiler], children: tuple[Any]) -> "ProfiledTreeLoss":
+        """The same around another function, which may be a placeholder of JAX."""
+        loss = object.__new__(cls)
+        (loss.__wrapped__,), (loss._name, loss._profiler) = children, rest
+        return loss

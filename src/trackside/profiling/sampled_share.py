@@ -1,0 +1,134 @@
+"""What share of a jitted step an operation has, estimated from samples."""
+
+import math
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from trackside.profiling.statistics_sketch import DurationSketch
+
+MAX_SAMPLES = 256
+"""So many samples are pooled; older ones are forgotten."""
+
+# Quantile 0.975 of Student's t, by degrees of freedom from 1; for more, that of the normal distribution is near.
+_STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_NORMAL = 2.0
+
+
+@dataclass(frozen=True)
+class ShareEstimate:
+    """A share with the interval in which it lies with a confidence of 95 %."""
+
+    share: float
+    low: float | None
+    """None for both bounds with a single sample, which says nothing about how far samples differ."""
+    high: float | None
+    num_samples: int
+
+
+def pool(samples: list[tuple[float, float]]) -> ShareEstimate:
+    """Estimate a share from samples.
+
+    Args:
+        samples: Of each sample the time of the operation and the time of all. There has to be one.
+    """
+    whole = sum(total for _, total in samples)
+    share = sum(part for part, _ in samples) / whole
+    number = len(samples)
+    if number < 2:
+        return ShareEstimate(share, None, None, number)
+    # The spread of a ratio estimator: long samples count more, as they do in the share itself.
+    squares = sum((part - share * total) ** 2 for part, total in samples)
+    error = math.sqrt(squares * number / (number - 1)) / whole
+    width = error * (_STUDENT_T[number - 2] if number - 2 < len(_STUDENT_T) else _NORMAL)
+    return ShareEstimate(share, max(share - width, 0.0), min(share + width, 1.0), number)
+
+
+class SampledShare:
+    """The samples of one operation, and what the steps took that it is part of.
+
+    Args:
+        name: What the operation is called.
+        steps: What the steps took, those left out that compiled something.
+    """
+
+    def __init__(self, name: str, steps: DurationSketch):
+        self.name = name
+        self.steps = steps
+        self._samples: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples there are."""
+        return len(self._samples)
+
+    def add(self, part_s: float, whole_s: float) -> None:
+        """Take a sample in: the time of the operation, and the time of all."""
+        self._samples.append((part_s, whole_s))
+
+    def estimate(self) -> ShareEstimate:
+        """The share by all samples; there has to be one."""
+        return pool(list(self._samples))
+
+    def clear(self) -> None:
+        """Forget the samples."""
+        self._samples.clear()
+
+
+class SampleSource(Protocol):
+    """What takes samples, in the background."""
+
+    def finish(self, timeout_s: float | None) -> bool:
+        """End a sample that is being taken, and wait for what it says; whether that worked in time."""
+        ...
+
+
+class SampledShares:
+    """The operations of a profiler that have to be sampled, by name."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, SampledShare] = {}
+        self._sources: weakref.WeakSet[SampleSource] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add_source(self, source: SampleSource) -> None:
+        """Take note of what takes samples, as long as it lives."""
+        self._sources.add(source)
+
+    def finish(self, timeout_s: float | None) -> bool:
+        """End the samples that are being taken, and wait for what they say; whether that worked in time."""
+        are_over = [source.finish(timeout_s) for source in list(self._sources)]
+        return all(are_over)
+
+    def forget(self, name: str) -> None:
+        """Do not expect an operation any more."""
+        with self._lock:
+            self._shares.pop(name, None)
+
+    def expect(self, name: str, steps: DurationSketch) -> SampledShare:
+        """The samples of an operation, which is new if it was not known."""
+        with self._lock:
+            share = self._shares.get(name)
+            if share is None or share.steps is not steps:
+                share = self._shares[name] = SampledShare(name, steps)
+            return share
+
+    def found(self) -> list[SampledShare]:
+        """Those with a sample."""
+        with self._lock:
+            return [share for share in self._shares.values() if share.num_samples and share.steps.summarise().count]
+
+    def awaited(self) -> list[str]:
+        """The names of those without."""
+        found = {share.name for share in self.found()}
+        with self._lock:
+            return [name for name in self._shares if name not in found]
+
+    def clear(self) -> None:
+        """Forget the samples, not what is awaited."""
+        with self._lock:
+            for share in self._shares.values():
+                share.clear()
+                share.steps.clear()

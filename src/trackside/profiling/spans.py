@@ -1,0 +1,264 @@
+"""The hot path of the timers: starts, ends, and the blocks between them.
+
+A record costs about as much as two readings of the clock. The records of an operation are appended to a list, and taken
+in by the hundred; the starts that are open in a thread are a list too. Both can be appended to without a lock.
+"""
+
+import contextvars
+import logging
+import math
+import threading
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import cast
+
+from trackside.clock import Clock
+from trackside.errors import ConfigError
+from trackside.profiling.statistics_sketch import MAX_PENDING, DurationSketch
+
+LOGGER = logging.getLogger(__name__)
+
+MAX_OPERATIONS = 1024
+"""So many names are told apart; what comes after them is counted together."""
+OTHER_OPERATIONS = "other_operations"
+"""What operations beyond `MAX_OPERATIONS` are counted as."""
+_MAX_OPEN = 4096  # starts in one thread that were not ended, before the first are forgotten
+
+
+class _OpenTimers(deque[float]):
+    """The starts that are open in one thread, outermost first."""
+
+    __slots__ = ("nested",)
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=_MAX_OPEN)
+        self.nested: dict[float, float] = {}
+        """Seconds of other operations that ended inside, by the start around them; only where there are any."""
+
+
+class SpanTimers:
+    """Times what happens between two moments, by name. Any thread may use it.
+
+    Args:
+        clock: Where times come from.
+        enabled: Whether it measures. Can be changed at any time, by setting the attribute.
+    """
+
+    def __init__(self, clock: Clock, enabled: bool = True):
+        self.clock = clock
+        self.enabled = enabled
+        self._now = clock.now
+        self._operations: dict[str, DurationSketch] = {}
+        self._lock = threading.Lock()
+        # A context variable is the fastest way to something that belongs to the thread.
+        self._open: contextvars.ContextVar[_OpenTimers] = contextvars.ContextVar("trackside_open_timers")
+        self._threads: list[weakref.ref[_OpenTimers]] = []
+        """The starts that are open in each thread that lives."""
+
+    def start_timer(self, operation_name: str) -> float:
+        """Start to time an operation.
+
+        Args:
+            operation_name: What to call it.
+
+        Returns:
+            The start time, to be given to `end_timer`.
+        """
+        if not self.enabled:
+            return math.nan
+        start = self._now()
+        try:
+            self._open.get().append(start)
+        except LookupError:
+            self._new_thread().append(start)
+        return start
+
+    def end_timer(self, operation_name: str, start_time: float | None = None) -> None:
+        """End what `start_timer` started, on the same thread or another.
+
+        Args:
+            operation_name: What it was called.
+            start_time: What `start_timer` returned.
+
+        Raises:
+            ConfigError: There is no start time, or nothing was started then, or the name is not a string.
+        """
+        if not self.enabled:
+            return
+        end = self._now()
+        try:
+            seconds = end - start_time  # pyright: ignore[reportOperatorIssue]
+            operation = self._operations[operation_name]
+            opened = self._open.get()
+            last = opened.pop()
+            if last is not start_time:
+                opened.append(last)
+                raise LookupError
+        except (LookupError, TypeError):
+            self.end_timer_at(operation_name, start_time, end)
+            return
+        pending = operation.pending
+        pending.append(seconds)
+        if opened or opened.nested:
+            self._note_nesting(opened, operation, start_time, seconds)  # pyright: ignore[reportArgumentType]
+        if len(pending) >= MAX_PENDING:
+            operation.fold()
+
+    def time(self, operation_name: str) -> "Span":
+        """A context manager that times its block, also if that raises.
+
+        ```python
+        with profiler.time("augmentation"):
+            batch = augment(batch)
+        ```
+        """
+        if not self.enabled:
+            return OFF
+        span = Span()  # without an __init__, which would take longer than all else here
+        span.timers = self
+        span.name = operation_name
+        return span
+
+    def operation(self, operation_name: str) -> DurationSketch:
+        """The records of an operation, which is new if it was not known.
+
+        Raises:
+            ConfigError: The name is not a string, or empty.
+        """
+        if not isinstance(operation_name, str) or not operation_name:
+            raise ConfigError(f"operation_name: expected a name such as 'forward'; got {operation_name!r}")
+        with self._lock:
+            return self._operations.get(operation_name) or self._add_operation(operation_name)
+
+    def cancel_timer(self, start_time: float) -> None:
+        """Forget a start: what it timed turned out to be something else, such as a trace by JAX."""
+        opened = self._open.get(None)
+        if opened is not None and start_time in opened:
+            opened.remove(start_time)
+            opened.nested.pop(start_time, None)
+
+    def end_timer_at(self, name: str, start_time: float | None, end_time: float) -> None:
+        """End a timer as of a moment before now, or one that is not the last that this thread has started.
+
+        Args:
+            name: What it was called.
+            start_time: What `start_timer` returned.
+            end_time: When it ended, on the profiler's clock.
+
+        Raises:
+            ConfigError: There is no start time, or nothing was started then, or the name is not a string.
+        """
+        if isinstance(start_time, bool) or not isinstance(start_time, int | float):
+            raise ConfigError(
+                f"end_timer({name!r}): start_time is {start_time!r}. Give it what start_timer({name!r}) returned."
+            )
+        if math.isnan(start_time):
+            return  # it was started while the profiler was off
+        operation = self.operation(name)
+        seconds = end_time - start_time
+        opened = self._open.get(None)
+        if opened is not None and start_time in opened:
+            opened.remove(start_time)
+            self._note_nesting(opened, operation, start_time, seconds)
+        elif not self._close_elsewhere(start_time):
+            raise ConfigError(
+                f"end_timer({name!r}): nothing was started at start_time={start_time!r}, or it was ended before. Call "
+                f"start_timer({name!r}) each time, and give end_timer what it returns."
+            )
+        operation.add(seconds)
+
+    @staticmethod
+    def _note_nesting(opened: _OpenTimers, operation: DurationSketch, start_time: float, seconds: float) -> None:
+        nested = opened.nested
+        if len(nested) > _MAX_OPEN:
+            nested.clear()  # what was in starts that are never ended
+        if (inside_s := nested.pop(start_time, 0.0)) > 0:
+            operation.nested.append(inside_s)
+        if opened:
+            around = opened[-1]
+            nested[around] = nested.get(around, 0.0) + seconds
+
+    def _new_thread(self) -> _OpenTimers:
+        opened = _OpenTimers()
+        self._open.set(opened)
+        with self._lock:
+            self._threads = [thread for thread in self._threads if thread() is not None]
+            self._threads.append(weakref.ref(opened))
+        return opened
+
+    def _close_elsewhere(self, start_time: float) -> bool:
+        """Take a start out that another thread has made. What it is nested in there, nobody can say."""
+        with self._lock:
+            threads = [opened for thread in self._threads if (opened := thread()) is not None]
+        for opened in threads:
+            if start_time in opened:
+                opened.remove(start_time)
+                return True
+        return any(len(opened) == _MAX_OPEN for opened in threads)  # it may be among those that were forgotten
+
+    def _add_operation(self, name: str) -> DurationSketch:
+        if len(self._operations) < MAX_OPERATIONS:
+            return self._operations.setdefault(name, DurationSketch())
+        if OTHER_OPERATIONS not in self._operations:
+            LOGGER.warning(
+                "More than %d operations are timed; %r and further ones are counted as %r. Use few names, without "
+                "numbers in them.",
+                MAX_OPERATIONS,
+                name,
+                OTHER_OPERATIONS,
+            )
+        return self._operations.setdefault(OTHER_OPERATIONS, DurationSketch())
+
+
+class Span:
+    """Times a block, also if it raises. Made by `SpanTimers.time`, one for each block."""
+
+    __slots__ = ("name", "start_s", "timers")
+
+    timers: SpanTimers
+    name: str
+    start_s: float
+
+    def __enter__(self) -> None:
+        timers = self.timers
+        self.start_s = start = timers._now()
+        try:
+            timers._open.get().append(start)
+        except LookupError:
+            timers._new_thread().append(start)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # What `end_timer` does, without the call.
+        timers, start = self.timers, self.start_s
+        seconds = timers._now() - start
+        try:
+            operation = timers._operations[self.name]
+            opened = timers._open.get()
+            last = opened.pop()
+            if last is not start:
+                opened.append(last)
+                raise LookupError
+        except (LookupError, TypeError):
+            timers.end_timer_at(self.name, start, start + seconds)
+            return
+        pending = operation.pending
+        pending.append(seconds)
+        if opened or opened.nested:
+            timers._note_nesting(opened, operation, start, seconds)
+        if len(pending) >= MAX_PENDING:
+            operation.fold()
+
+
+class _NoSpan:
+    """Times nothing, by functions of Python's own that take anything and do nothing: calling ours would take longer."""
+
+    __slots__ = ()
+    __enter__ = staticmethod("".format)
+    __exit__ = staticmethod("".format)
+
+
+OFF = cast(Span, _NoSpan())
+"""The span of timers that are switched off; it holds nothing, so that one serves all."""

@@ -1,0 +1,111 @@
+"""Where the timers' figures go: the console, a logger, the event file and Weights & Biases.
+
+None of these may end a training. What fails is told of once, and tried again the next time.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from trackside.profiling.timer_summary import OperationSummary
+
+LOGGER = logging.getLogger(__name__)
+
+PREFIX = "profiling"
+"""What the metrics are logged under."""
+METRICS = ("avg_time", "total_time", "count")
+"""What is logged of each operation; the event file has everything."""
+
+
+class MetricSink(Protocol):
+    """What takes numbers by name, such as a `trackside.logger.Logger`."""
+
+    def log_host_metrics(self, host_metrics: Mapping[str, Any], step: int, mode: str | None = None) -> None:
+        """Log them."""
+        ...
+
+
+class EventSink(Protocol):
+    """What takes rows, such as a `trackside.events.EventWriter`."""
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append a row."""
+        ...
+
+
+class TimerOutput:
+    """Sends what the timers found to wherever it should go."""
+
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+
+    def log(
+        self,
+        summary: Mapping[str, OperationSummary],
+        not_sampled: Sequence[str],
+        step: int,
+        logger: MetricSink | None,
+        events: EventSink | None,
+        log_to_wandb: bool,
+    ) -> None:
+        """Print the figures, and log them.
+
+        Args:
+            summary: What the operations took, by name.
+            not_sampled: Operations that are not known yet.
+            step: The step to log it at.
+            logger: What gets the metrics; None for nothing.
+            events: What gets everything; None for nothing.
+            log_to_wandb: Whether the active W&B run gets the metrics, if there is one.
+        """
+        self._try("the console", lambda: _print("\n".join(console_lines(summary, not_sampled, step))))
+        metrics = metrics_of(summary)
+        if events is not None:
+            row = {name: dict(entry) for name, entry in summary.items()}
+            self._try(
+                "the event file",
+                lambda: events.write(PREFIX, step=step, operations=row, not_sampled=list(not_sampled)),
+            )
+        if logger is not None and metrics:
+            self._try("the logger", lambda: logger.log_host_metrics(metrics, step, mode=PREFIX))
+        if log_to_wandb and metrics:
+            self._try("Weights & Biases", lambda: _log_to_wandb(metrics))
+
+    def _try(self, where: str, log: Callable[[], object]) -> None:
+        try:
+            log()
+        except Exception as error:
+            if where not in self._failed:
+                LOGGER.warning(
+                    "Profiling metrics could not be logged to %s: %s: %s", where, type(error).__name__, error
+                )
+            self._failed.add(where)
+
+
+def console_lines(summary: Mapping[str, OperationSummary], not_sampled: Sequence[str], step: int) -> Iterator[str]:
+    """The figures as lines for people."""
+    yield f"--- Profiling Metrics (Step {step}) ---"
+    for name in sorted({*summary, *not_sampled}):
+        entry = summary.get(name)
+        if entry is None:
+            yield f"{name}: not sampled yet"
+        else:
+            yield f"{name}: avg={entry['avg_time']:.4f}s, total={entry['total_time']:.2f}s, count={entry['count']}"
+
+
+def metrics_of(summary: Mapping[str, OperationSummary]) -> dict[str, float]:
+    """The metrics of all operations, as `<operation>_<metric>`."""
+    return {f"{name}_{metric}": entry[metric] for name, entry in summary.items() for metric in METRICS}
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _log_to_wandb(metrics: Mapping[str, float]) -> None:
+    wandb = sys.modules.get("wandb")  # a process that has not imported it has no active run
+    run = getattr(wandb, "run", None)
+    if run is not None:
+        # Beside what the user logs next: a row of its own, with a step of its own, would make W&B drop the user's rows.
+        run.log({f"{PREFIX}/{name}": value for name, value in metrics.items()}, commit=False)

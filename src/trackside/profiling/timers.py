@@ -1,0 +1,166 @@
+"""Timers: what an operation takes, each time and in all, by name.
+
+A pair of `start_timer` and `end_timer`, a `with profiler.time(...)` block and a decorated host function measure the
+time of the host. A decorated function that returns arrays of a device is measured until they are there, and what the
+call itself took is reported beside it as `<operation>_dispatch`. A loop is never made to wait for that.
+
+`spans` has the hot path. What is here happens when somebody asks.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.errors import ConfigError
+from trackside.profiling.completions import CompletionWatcher
+from trackside.profiling.sampled_share import SampledShares
+from trackside.profiling.spans import SpanTimers
+from trackside.profiling.timer_output import EventSink, MetricSink, TimerOutput
+from trackside.profiling.timer_summary import OperationSummary, summarise_operation, summarise_share
+from trackside.schedule import Every
+
+DISPATCH = "_dispatch"
+"""Ends the name under which the host's part of an asynchronous operation is reported."""
+
+
+class TrainingProfiler(SpanTimers):
+    """Times operations by name, and logs what they took. Any thread may use it.
+
+    Args:
+        log_to_wandb: Whether to log to Weights & Biases too, while a run is active.
+        log_every: Every how many calls of `step` the metrics are logged; -1 for never.
+        enabled: Whether it measures. Can be changed at any time, by setting the attribute.
+        sync: Whether wrapped functions wait for the arrays that they return. The loop then runs slower.
+        logger: What gets the metrics as numbers, such as a `trackside.logger.Logger`.
+        events: The event file that gets everything, such as a `trackside.events.EventWriter`.
+        clock: Where times come from.
+
+    Attributes:
+        log_to_wandb, log_every, enabled, sync, logger, events: As given.
+        step_count: How often `step` was called since the last reset.
+    """
+
+    def __init__(
+        self,
+        log_to_wandb: bool = True,
+        log_every: int = 100,
+        *,
+        enabled: bool = True,
+        sync: bool = False,
+        logger: MetricSink | None = None,
+        events: EventSink | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ):
+        if isinstance(log_every, bool) or not isinstance(log_every, int):
+            raise ConfigError(f"log_every: expected a whole number of steps, or -1 for never; got {log_every!r}")
+        super().__init__(clock, enabled)
+        self._due = Every(log_every, "log_every")
+        self.log_every = log_every
+        self.log_to_wandb = log_to_wandb
+        self.sync = sync
+        self.logger = logger
+        self.events = events
+        self.step_count = 0
+        self.sampled = SampledShares()
+        """Operations inside of jitted steps, which only captures can tell."""
+        self.completions = CompletionWatcher(clock)
+        """Sees to it when the arrays that wrapped functions returned are there."""
+        self._started_s = clock.now()
+        self._output = TimerOutput()
+        weakref.finalize(self, self.completions.stop)
+
+    def time_operation(self, operation_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """A decorator that times a function: plain or async, a generator or a method.
+
+        Args:
+            operation_name: What to call it.
+        """
+        from trackside.profiling.wrappers import profile_operation
+
+        return profile_operation(operation_name, profiler=self)
+
+    def step(self) -> None:
+        """Say that a training step is over. Logs the metrics at every `log_every`-th call."""
+        self.step_count += 1
+        if self.enabled and self._due.is_due(self.step_count):
+            self.log_metrics(self.step_count)
+
+    def get_summary(self) -> dict[str, OperationSummary]:
+        """What each operation took, in seconds, by name.
+
+        Wrapped calls whose arrays are not there yet are not in it; `wait` waits for them. Operations that have to be
+        sampled are in it once they were.
+        """
+        wall_s = self._now() - self._started_s
+        summary: dict[str, OperationSummary] = {}
+        with self._lock:
+            operations = dict(self._operations)
+        for name, operation in operations.items():
+            found = operation.summarise()
+            if found.count:
+                summary[name] = summarise_operation(found, wall_s, is_host_time=f"{name}{DISPATCH}" not in operations)
+        for share in self.sampled.found():
+            if share.name not in summary:
+                summary[share.name] = summarise_share(share, wall_s)
+        return dict(sorted(summary.items()))
+
+    def not_sampled_yet(self) -> list[str]:
+        """Operations inside of jitted steps of which no sample was taken yet."""
+        measured = self.get_summary()
+        return [name for name in self.sampled.awaited() if name not in measured]
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the arrays of all wrapped calls so far are there, and counted; and for samples, as at the end.
+
+        Args:
+            timeout_s: At most so long for either; None for as long as it takes.
+
+        Returns:
+            Whether they are.
+        """
+        is_complete = self.completions.wait(timeout_s)
+        return self.sampled.finish(timeout_s) and is_complete
+
+    def log_metrics(self, step: int | None = None) -> None:
+        """Print what the operations took, and log it. Never fails because of where it is logged to.
+
+        Args:
+            step: The step to log it at; None for the profiler's own count.
+        """
+        at = self.step_count if step is None else step
+        summary = self.get_summary()
+        not_sampled = [name for name in self.sampled.awaited() if name not in summary]
+        self._output.log(summary, not_sampled, at, self.logger, self.events, self.log_to_wandb)
+
+    def reset(self) -> None:
+        """Forget all measurements, and count wall time and steps from now."""
+        with self._lock:
+            for operation in self._operations.values():
+                operation.clear()
+        self.sampled.clear()
+        self.step_count = 0
+        self._started_s = self._now()
+
+
+_global: TrainingProfiler | None = None
+_global_lock = threading.Lock()
+
+
+def get_profiler() -> TrainingProfiler:
+    """The process's own profiler, which is used where no other is given."""
+    global _global
+    with _global_lock:
+        if _global is None:
+            _global = TrainingProfiler()
+        return _global
+
+
+def log_profiling_metrics(step: int | None = None) -> None:
+    """Print and log what the operations took that the process's own profiler has timed.
+
+    Args:
+        step: The step to log it at; None for the profiler's own count.
+    """
+    get_profiler().log_metrics(step)

@@ -1,0 +1,203 @@
+"""Functions that are timed whenever they are called.
+
+A function that returns arrays of a device is timed until they are there; one that JAX is tracing is not timed at all,
+since it computes nothing then.
+"""
+
+import functools
+import inspect
+import types
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any, TypeVar
+
+from trackside.errors import ConfigError
+from trackside.profiling.completions import Call
+from trackside.profiling.device_outputs import TracedOutputError, find_arrays
+from trackside.profiling.timers import DISPATCH, TrainingProfiler, get_profiler
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def profile_operation(operation_name: str, profiler: TrainingProfiler | None = None) -> Callable[[Function], Function]:
+    """A decorator that times each call of a function.
+
+    Plain and async functions count once per call; generators, plain or async, once per item that they give, with the
+    time that it took to make and without what happened in between. Methods, class methods and static methods work too.
+
+    Args:
+        operation_name: What to call the operation.
+        profiler: What measures; None for the process's own.
+
+    Raises:
+        ConfigError: The name is not a string, or what is decorated is not a function.
+    """
+    if not isinstance(operation_name, str) or not operation_name:
+        raise ConfigError(
+            f"operation_name: expected a name such as 'forward'; got {operation_name!r}. Use it as "
+            "@profile_operation('forward'), with the name in brackets."
+        )
+    timers = get_profiler() if profiler is None else profiler
+
+    def decorate(function: Any) -> Any:
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
+        if not callable(function):
+            raise ConfigError(f"profile_operation({operation_name!r}): {function!r} is not a function")
+        return _wrap(function, operation_name, timers)
+
+    return decorate
+
+
+def _wrap(function: Callable[..., Any], name: str, profiler: TrainingProfiler) -> Callable[..., Any]:
+    if not (inspect.isfunction(function) or inspect.ismethod(function) or inspect.isbuiltin(function)):
+        return ProfiledCallable(function, name, profiler)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return timed_call(profiler, name, function, args, kwargs)
+
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        with _AsyncSpan(profiler, name):
+            return await function(*args, **kwargs)
+
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        return (yield from time_items(function(*args, **kwargs), name, profiler))
+
+    async def generate_async(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        async for item in _time_async_items(function(*args, **kwargs), name, profiler):
+            yield item
+
+    kinds: list[tuple[Callable[[Any], bool], Callable[..., Any]]] = [
+        (inspect.isgeneratorfunction, generate),
+        (inspect.isasyncgenfunction, generate_async),
+        (inspect.iscoroutinefunction, call_async),
+    ]
+    chosen = next((wrapper for is_of_kind, wrapper in kinds if is_of_kind(function)), call)
+    return functools.wraps(function)(chosen)
+
+
+class ProfiledCallable:
+    """A callable object, such as a jitted function, that is timed; all else of it is as it was.
+
+    Args:
+        function: The object.
+        name: What the operation is called.
+        profiler: What measures.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, profiler: TrainingProfiler):
+        functools.update_wrapper(self, function, updated=())
+        self.__wrapped__ = function
+        self._name = name
+        self._profiler = profiler
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the object."""
+        return timed_call(self._profiler, self._name, self.__wrapped__, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "__wrapped__":  # not set yet, as while being copied
+            raise AttributeError(attribute)
+        return getattr(self.__wrapped__, attribute)
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: {self.__wrapped__!r}, profiled>"
+
+
+def timed_call(
+    profiler: TrainingProfiler, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a function and time it: until it returns, or until the arrays are there that it returned."""
+    if not profiler.enabled:
+        return function(*args, **kwargs)
+    start = profiler.start_timer(name)
+    try:
+        output = function(*args, **kwargs)
+    except BaseException:
+        profiler.end_timer(name, start)
+        raise
+    returned = profiler.clock.now()
+    try:
+        arrays = find_arrays(output)
+    except TracedOutputError:
+        profiler.cancel_timer(start)
+        return output
+    if arrays:
+        finish_on_device(profiler, name, Call(start, returned, arrays, profiler.operation(name).add))
+    else:
+        profiler.end_timer_at(name, start, returned)
+    return output
+
+
+def finish_on_device(profiler: TrainingProfiler, name: str, call: Call) -> None:
+    """Count what the host did as dispatch, and the call itself when its arrays are there."""
+    dispatch = name + DISPATCH
+    profiler.operation(dispatch)
+    profiler.end_timer_at(dispatch, call.start_s, call.returned_s)
+    if profiler.sync:
+        profiler.completions.wait_for(call)
+    else:
+        profiler.completions.watch(call)
+
+
+def time_items(generator: Generator[Any, Any, Any], name: str, profiler: TrainingProfiler) -> Generator[Any, Any, Any]:
+    """Go through a generator and time the making of each item, as one count. What comes after the last is none."""
+    resume: Callable[[], Any] = functools.partial(next, generator)
+    while True:
+        start = profiler.start_timer(name)
+        try:
+            item = resume()
+        except StopIteration as end:
+            profiler.cancel_timer(start)
+            return end.value
+        except BaseException:
+            profiler.end_timer(name, start)
+            raise
+        profiler.end_timer(name, start)
+        try:
+            sent = yield item
+        except GeneratorExit:
+            generator.close()
+            raise
+        except BaseException as error:
+            resume = functools.partial(generator.throw, error)
+        else:
+            resume = functools.partial(generator.send, sent)
+
+
+async def _time_async_items(
+    generator: AsyncGenerator[Any, Any], name: str, profiler: TrainingProfiler
+) -> AsyncGenerator[Any, Any]:
+    try:
+        while True:
+            span = _AsyncSpan(profiler, name)
+            with span:
+                try:
+                    item = await anext(generator)
+                except StopAsyncIteration:
+                    span.cancel()
+                    return
+            yield item
+    finally:
+        await generator.aclose()
+
+
+class _AsyncSpan:
+    """Times a block in which other tasks may run: it is no part of any other operation, and none is part of it."""
+
+    def __init__(self, profiler: TrainingProfiler, name: str):
+        self._profiler = profiler
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._start_s: float | None = self._profiler.clock.now()
+
+    def __exit__(self, *_: object) -> None:
+        if self._start_s is not None and self._profiler.enabled:
+            self._profiler.operation(self._name).add(self._profiler.clock.now() - self._start_s)
+
+    def cancel(self) -> None:
+        """It was nothing to be counted."""
+        self._start_s = None

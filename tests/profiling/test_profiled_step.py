@@ -1,0 +1,181 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trackside.errors import ConfigError
+from trackside.profiling import TrainingProfiler, profile_jax_loss_fn, profile_make_step
+from trackside.profiling.compiles import compile_counter
+from trackside.testing import assert_no_recompiles
+
+
+def my_loss(params, x):
+    return jnp.mean(jnp.tanh(x @ params) ** 2)
+
+
+def my_make_step(params, x, loss_fn):
+    value, grads = jax.value_and_grad(loss_fn)(params, x)
+    return params - 0.1 * grads, value
+
+
+def arguments():
+    rng = np.random.default_rng(0)
+    return jnp.asarray(rng.normal(size=(8, 8)), jnp.float32), rng.normal(size=(4, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def profiler():
+    return TrainingProfiler(log_to_wandb=False)
+
+
+def train(step, loss_fn, num_steps=5):
+    params, x = arguments()
+    for _ in range(num_steps):
+        params, value = step(params, x, loss_fn() if loss_fn.__name__ == "<lambda>" else loss_fn)
+    return np.asarray(params), np.asarray(value)
+
+
+def counts(profiler):
+    assert profiler.wait(30)
+    return {name: entry["count"] for name, entry in profiler.get_summary().items()}
+
+
+def test_a_profiled_step_neither_recompiles_nor_changes_results(profiler):
+    """With a wrapper made anew for each step, even: no compile more than without, and bit-identical parameters."""
+    step, counter = jax.jit(my_make_step, static_argnums=2), compile_counter()
+    plain = train(step, my_loss)
+    num_compiles = counter.num_compiles
+    profiled = train(profile_make_step(step, profiler=profiler), lambda: profile_jax_loss_fn(my_loss, "my", profiler))
+    assert counter.num_compiles == num_compiles > 0
+    assert all(np.array_equal(one, other) for one, other in zip(plain, profiled, strict=True))
+    assert counts(profiler) == {"make_step_total": 5, "make_step_total_dispatch": 5}
+
+
+def test_a_step_that_is_not_profiled_compiles_once_with_a_profiled_loss(profiler):
+    """As it does with the loss itself, although the wrapper is made anew for each step."""
+    plain = train(jax.jit(my_make_step, static_argnums=2), my_loss)
+    with assert_no_recompiles():
+        profiled = train(
+            jax.jit(my_make_step, static_argnums=2), lambda: profile_jax_loss_fn(my_loss, profiler=profiler)
+        )
+    assert all(np.array_equal(one, other) for one, other in zip(plain, profiled, strict=True))
+    assert counts(profiler) == {}
+
+
+def test_wrapping_the_same_function_again_gives_the_same_wrapper(profiler):
+    """Also around a wrapper; another name is another operation."""
+    loss = profile_jax_loss_fn(my_loss, profiler=profiler)
+    assert profile_jax_loss_fn(loss, profiler=profiler) is loss
+    assert profile_jax_loss_fn(my_loss, "other", profiler) is not loss
+    step = jax.jit(my_make_step, static_argnums=2)
+    profiled = profile_make_step(step, profiler=profiler)
+    assert profile_make_step(step, profiler=profiler) is profiled
+
+
+def test_a_loss_that_is_called_by_itself_is_timed(profiler):
+    """As in the guide: value and gradient, until they are there."""
+    params, x = arguments()
+    loss = profile_jax_loss_fn(jax.value_and_grad(my_loss), "my_loss_computation", profiler)
+    value, grads = loss(params, x)
+    assert (value.shape, grads.shape) == ((), (8, 8))
+    assert counts(profiler) == {"my_loss_computation": 1, "my_loss_computation_dispatch": 1}
+
+
+def test_tracing_a_loss_is_never_its_time(profiler):
+    """Inside of a jitted step it is awaited, under the name that it was given, and shown as not sampled yet."""
+    step = profile_make_step(jax.jit(my_make_step, static_argnums=2), profiler=profiler)
+    train(step, profile_jax_loss_fn(my_loss, "my_loss", profiler), num_steps=2)
+    assert "my_loss" not in counts(profiler)
+    assert sorted(profiler.not_sampled_yet()) == ["model_update", "my_loss"]
+
+
+def test_a_step_that_is_not_jitted_as_a_whole_has_its_loss_measured(profiler):
+    """The loss is called in it for real, so that nothing has to be sampled."""
+    gradient = jax.jit(jax.value_and_grad(my_loss))
+
+    def my_step(params, x, loss_fn):
+        value, grads = loss_fn(params, x)
+        return params - 0.1 * grads, value
+
+    train(profile_make_step(my_step, profiler=profiler), profile_jax_loss_fn(gradient, profiler=profiler), num_steps=3)
+    found = counts(profiler)
+    assert (found["make_step_total"], found["loss_fn_computation"]) == (3, 3)
+    assert profiler.not_sampled_yet() == []
+
+
+@pytest.mark.parametrize("returns", ["loss", "loss inside", "parameters only"])
+def test_donated_outputs_do_no_harm(profiler, returns):
+    """Whatever is given away to the next call, all calls are counted and training works."""
+
+    def step(state, x):
+        params, value = my_make_step(state["params"], x, my_loss)
+        state = {"params": params}
+        return {"loss": (state, value), "loss inside": (state, {"loss": value}), "parameters only": state}[returns]
+
+    profiled = profile_make_step(jax.jit(step, donate_argnums=0), profiler=profiler)
+    params, x = arguments()
+    state = {"params": params}
+    for _ in range(20):
+        output = profiled(state, x)
+        state = output if returns == "parameters only" else output[0]
+    assert np.isfinite(np.asarray(state["params"])).all()
+    assert counts(profiler)["make_step_total"] == 20
+
+
+def test_equinox_steps_and_losses_work_as_they_are(profiler):
+    """filter_jit around filter_value_and_grad, which is a tree to JAX: one compile, the same results."""
+
+    @eqx.filter_value_and_grad
+    def loss(params, x):
+        return my_loss(params, x)
+
+    @eqx.filter_jit
+    def make_step(params, x, loss_fn):
+        value, grads = loss_fn(params, x)
+        return params - 0.1 * grads, value
+
+    plain = train(make_step, loss)
+    profiled_loss = profile_jax_loss_fn(loss, profiler=profiler)
+    with assert_no_recompiles():
+        other = train(make_step, profiled_loss)
+    with assert_no_recompiles(after_warm_up=True):
+        profiled = train(profile_make_step(make_step, profiler=profiler), profiled_loss)
+    assert np.array_equal(plain[0], profiled[0])
+    assert np.array_equal(plain[0], other[0])
+    assert counts(profiler)["make_step_total"] == 5
+
+
+def test_a_step_under_jit_is_not_counted(profiler):
+    """A profiled step that another function traces is just a function."""
+    step = profile_make_step(jax.jit(my_make_step, static_argnums=2), profiler=profiler)
+    params, x = arguments()
+    jax.jit(lambda params, x: step(params, x, my_loss))(params, x)
+    assert counts(profiler) == {}
+
+
+def test_switched_off_a_profiled_step_is_the_step(profiler):
+    """Wrapped losses are taken out, and nothing is counted."""
+    profiler.enabled = False
+    step = jax.jit(my_make_step, static_argnums=2)
+    plain = train(step, my_loss)
+    profiled = train(profile_make_step(step, profiler=profiler), profile_jax_loss_fn(my_loss, profiler=profiler))
+    assert np.array_equal(plain[0], profiled[0])
+    assert counts(profiler) == {}
+
+
+def test_a_step_that_raises_is_counted(profiler):
+    """The exception is the user's."""
+    step = profile_make_step(jax.jit(my_make_step, static_argnums=2), profiler=profiler)
+    params, x = arguments()
+    with pytest.raises(TypeError):
+        step(params, x[:, :3], my_loss)
+    assert counts(profiler)["make_step_total"] == 1
+
+
+@pytest.mark.parametrize("wrap", [profile_jax_loss_fn, profile_make_step])
+@pytest.mark.parametrize(("function", "name", "message"), [(3, "loss", "expected a function"), (my_loss, 3, "name")])
+def test_bad_arguments_are_refused(wrap, function, name, message):
+    """The error names the argument."""
+    with pytest.raises(ConfigError, match=message):
+        wrap(function, name)
