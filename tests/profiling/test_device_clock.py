@@ -1,27 +1,11 @@
 """The device's clock: how long it was busy and idle, and what the host did meanwhile."""
 
-import threading
-
 import pytest
 
 from trackside.clock import ManualClock
 from trackside.profiling.device_clock import DeviceClock
 
 STEP_S = 0.010
-
-
-class Report:
-    """The report of a call on a device that the test plays."""
-
-    def __init__(self, done: threading.Event | None = None):
-        self._done = done
-
-    def is_ready(self) -> bool:
-        return self._done is None or self._done.is_set()
-
-    def block_until_ready(self) -> None:
-        if self._done is not None:
-            self._done.wait()
 
 
 class Played:
@@ -31,7 +15,6 @@ class Played:
         self.clock = ManualClock(1.0)
         self.device = DeviceClock(starts_when_called, max_inflight=2, clock=self.clock)
         self.done_s: list[float] = []
-        self.number = 0
 
     def call(
         self, data_s: float = 0.0, dispatch_s: float = 0.0, between_s: float = 0.0, between: str = "other"
@@ -47,10 +30,7 @@ class Played:
             clock.advance(self.done_s[-2] - batch_s)
         ready_s = clock.now()
         clock.advance(dispatch_s)
-        self.number += 1
-        self.device.add_call(
-            self.number, started_s, batch_s, ready_s, clock.now(), was_idle, was_blocked, between, Report()
-        )
+        self.device.add_call(started_s, batch_s, ready_s, clock.now(), was_idle, was_blocked, between)
         begins_s = ready_s if self.device._starts_when_called else clock.now()
         self.done_s.append(max(begins_s, self.done_s[-1] if self.done_s else 0.0) + STEP_S)
 

@@ -40,12 +40,12 @@ class DeviceClock:
         self._sampled_durations: deque[float] = deque(maxlen=_MAX_SAMPLES)
         self._num_durations = 0
         self._typical_s: float | None = None
-        self._last_report: Any = None
+        self._num_calls = 0
         self._done_s: float | None = None
         """When the device is done with what it was given, as far as can be told."""
-        self._dispatched_s = 0.0
         self._blocked_at: tuple[int, float] | None = None
-        self._sampled_s = 0.0
+        self.next_sample_s = 0.0
+        """From then on, the next call that finds the device idle is worth a sample."""
         self._samples: queue.SimpleQueue[tuple[Any, float] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -56,7 +56,6 @@ class DeviceClock:
 
     def add_call(
         self,
-        number: int,
         started_s: float,
         batch_s: float,
         ready_s: float,
@@ -64,12 +63,10 @@ class DeviceClock:
         was_idle: bool,
         was_blocked: bool,
         between: str,
-        report: Any,
     ) -> None:
-        """Account for a call.
+        """Account for a call. Calls are given in order; it need not be at once.
 
         Args:
-            number: The calls so far.
             started_s: When the loop began to get its batch.
             batch_s: When it had it.
             ready_s: When there was room among the calls in flight.
@@ -77,13 +74,16 @@ class DeviceClock:
             was_idle: Whether the device was done with the call before when the batch was placed.
             was_blocked: Whether `ready_s` is when the oldest call in flight completed, and not when that was noticed.
             between: What the host did between the call before and `started_s`.
-            report: The report of this call.
         """
+        self._num_calls += 1
         if was_blocked:
-            self._note_completion(number, ready_s)
+            self._note_completion(ready_s)
+        typical_s = self._typical_s
+        if typical_s is None:
+            return
         begins_s = ready_s if self._starts_when_called else dispatched_s
-        if self._done_s is not None and self._typical_s is not None:
-            done_s = self._done_s
+        done_s = self._done_s
+        if done_s is not None:
             if was_idle and done_s > ready_s:  # it was done earlier than was thought
                 self.busy_s -= done_s - ready_s
                 done_s = ready_s
@@ -92,21 +92,14 @@ class DeviceClock:
             if begins_s > done_s:
                 phases = ((between, started_s), (DATA_WAIT, batch_s), (HOST_TO_DEVICE, ready_s), (DISPATCH, begins_s))
                 self._add_idle(done_s, phases)
-            begins_s = max(begins_s, done_s)
-        if self._typical_s is not None:
-            self.busy_s += self._typical_s
-            self._done_s = begins_s + self._typical_s
-        if ready_s - self._sampled_s > SAMPLE_EVERY_S and (was_idle or self._typical_s is None):
-            self._sample(report, begins_s, ready_s)
-        self._last_report, self._dispatched_s = report, dispatched_s
-
-    def was_idle(self) -> bool:
-        """Whether the device is done with the last call, so that it has nothing to do until the next."""
-        return self._last_report is not None and self._last_report.is_ready()
+            else:
+                begins_s = done_s
+        self.busy_s += typical_s
+        self._done_s = begins_s + typical_s
 
     def pause(self) -> None:
         """The next call does not follow the last one: what lies between is not counted."""
-        self._done_s, self._blocked_at, self._last_report = None, None, None
+        self._done_s, self._blocked_at = None, None
 
     def close(self) -> None:
         """End the thread."""
@@ -115,8 +108,9 @@ class DeviceClock:
             self._thread.join()
             self._thread = None
 
-    def _note_completion(self, number: int, ready_s: float) -> None:
+    def _note_completion(self, ready_s: float) -> None:
         """A wait has ended with the completion of a call; after the one before it, that gives a duration."""
+        number = self._num_calls
         if self._blocked_at is not None and self._blocked_at[0] == number - 1:
             self._add_duration(ready_s - self._blocked_at[1])
         self._blocked_at = number, ready_s
@@ -130,12 +124,19 @@ class DeviceClock:
                 self.idle_by_reason[reason] = self.idle_by_reason.get(reason, 0.0) + until_s - since_s
                 since_s = until_s
 
-    def _sample(self, report: Any, begins_s: float, now_s: float) -> None:
-        self._sampled_s = now_s
+    def sample(self, report: Any, ready_s: float, dispatched_s: float) -> None:
+        """Measure how long a call that was just made takes on a device that had nothing else to do.
+
+        Args:
+            report: The report of the call.
+            ready_s: When there was room among the calls in flight.
+            dispatched_s: When the call returned.
+        """
+        self.next_sample_s = dispatched_s + SAMPLE_EVERY_S
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="device-clock", daemon=True)
             self._thread.start()
-        self._samples.put((report, begins_s))
+        self._samples.put((report, ready_s if self._starts_when_called else dispatched_s))
 
     def _watch(self) -> None:
         while (item := self._samples.get()) is not None:

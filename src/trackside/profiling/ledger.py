@@ -5,7 +5,7 @@ itself alone: the time of a checkpoint that a callback saves is that of checkpoi
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,6 +139,8 @@ class Ledger:
         self.num_samples = 0
         self.num_tokens = 0
         self._longest, self._longest_s = OTHER, 0.0
+        self.before_switch: Callable[[], None] | None = None
+        """Accounts for what has happened and was not told yet; called before anything else is accounted for."""
 
     @property
     def is_running(self) -> bool:
@@ -171,6 +173,8 @@ class Ledger:
         Returns:
             The part that it counted for until now.
         """
+        if self.before_switch is not None:
+            self.before_switch()
         before, since_s = self._part, self._since_s
         if since_s is not None:
             now_s = self._now()
@@ -192,7 +196,14 @@ class Ledger:
             self.switch(before)
 
     def add_call(
-        self, started_s: float, batch_s: float, placed_s: float, ready_s: float, dispatched_s: float, num_steps: int
+        self,
+        started_s: float,
+        batch_s: float,
+        placed_s: float,
+        ready_s: float,
+        dispatched_s: float,
+        num_steps: int = 1,
+        num_samples: int = 0,
     ) -> None:
         """Account for a call of the training step, from the times that the loop has taken anyway.
 
@@ -203,6 +214,7 @@ class Ledger:
             ready_s: When there was room among the steps in flight.
             dispatched_s: When the call returned.
             num_steps: How many steps it makes.
+            num_samples: How many examples they have.
         """
         if self._since_s is None:
             return
@@ -214,6 +226,7 @@ class Ledger:
         seconds[DISPATCH] += dispatched_s - ready_s
         self._since_s = dispatched_s
         self.num_steps += num_steps
+        self.num_samples += num_samples
 
     def take_longest(self) -> str:
         """What the host was busy with for longest at a stretch since the last call of this, but for steps."""
@@ -224,6 +237,10 @@ class Ledger:
         """Time that was counted for one part turns out to be another's."""
         self._seconds[source] -= seconds
         self._seconds[target] = self._seconds.get(target, 0.0) + seconds
+
+    def parts(self) -> dict[str, float]:
+        """The seconds by part, up to what was accounted for last."""
+        return dict(self._seconds)
 
     def totals(self) -> LedgerTotals:
         """What the ledger shows now."""

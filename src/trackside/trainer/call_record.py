@@ -16,10 +16,6 @@ class CallRecord:
     epoch: int
     started_s: float
     """When the loop began to get its batch."""
-    batch_s: float
-    """When it had it."""
-    placed_s: float
-    """When the batch was on its way to the device."""
     ready_s: float
     """When there was room among the calls in flight."""
     dispatched_s: float

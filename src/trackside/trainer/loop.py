@@ -40,7 +40,7 @@ from trackside.trainer.call_record import CallRecord
 from trackside.trainer.feed import BatchPlacement
 from trackside.trainer.goal import Goal, Position
 from trackside.trainer.hooks import Hooks
-from trackside.trainer.meter import StepMeter
+from trackside.trainer.meter import MAX_UNACCOUNTED_CALLS, StepMeter
 from trackside.trainer.progress import ProgressBar
 from trackside.trainer.run_events import RunEvents
 from trackside.trainer.snapshot import validation_loss
@@ -163,7 +163,8 @@ class TrainLoop:
         position, window, now = self.position, self._window, self.clock.now
         guard, batches, place = position.guard, position.batches, self.placement.place
         call = self._marked_call if self.capture_state == "tracing" else self.call
-        meter, device = self.meter, self.meter.device
+        meter, device, calls = self.meter, self.meter.device, self.meter.calls
+        count_samples = meter.count_samples
         assert guard is not None
         assert batches is not None
         next_log_step = self._log_plan.next_boundary(position.step)
@@ -176,10 +177,11 @@ class TrainLoop:
                 return False
             if self._is_first_call:
                 self._check_first(batch)
+                count_samples = meter.count_samples
             batch_s = now()
             batch = place(batch)
             placed_s = now()
-            was_idle, was_blocked = device.was_idle(), False
+            was_idle, was_blocked = not window or window[-1].report.is_ready(), False
             if len(window) >= self.max_inflight_steps:
                 oldest = window[0].report
                 was_blocked = not was_idle and not oldest.is_ready()
@@ -195,26 +197,21 @@ class TrainLoop:
             first_step = position.step + 1
             position.step += num_steps
             record = CallRecord(
-                first_step,
-                num_steps,
-                position.epoch,
-                started_s,
-                batch_s,
-                placed_s,
-                ready_s,
-                dispatched_s,
-                position.vector,
-                batch,
+                first_step, num_steps, position.epoch, started_s, ready_s, dispatched_s, position.vector, batch
             )
             window.append(record)
-            has_compiled = self._compiles.num_events != num_compiles
-            meter.add_call(record, was_idle, was_blocked, has_compiled)
+            size = count_samples(batch)
+            calls.append((started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, num_steps, size))
             if position.step == next_log_step:  # its row is written when it has completed; the next starts from zero
                 record.is_logged = True
                 position.vector = self.fresh_vector
                 next_log_step = self._log_plan.next_boundary(position.step)
-            if has_compiled:
+            if self._compiles.num_events != num_compiles:
                 self._account_compile(record, (carry, vector, batch), num_compiles)
+            elif was_idle and ready_s > device.next_sample_s:
+                device.sample(record.report, ready_s, dispatched_s)
+            if len(calls) >= MAX_UNACCOUNTED_CALLS:
+                meter.account()
             if len(window) > self.max_inflight_steps:  # completed: heard while the device is busy with the next
                 self._retire(window.popleft())
             if guard.on_probation:
@@ -223,6 +220,8 @@ class TrainLoop:
 
     def _account_compile(self, record: CallRecord, args: tuple[Any, ...], num_compiles: int) -> None:
         """Something was compiled during a call: if it was the step, leave its time out, and say why."""
+        self.meter.account()
+        self.meter.device.pause()  # such a call tells nothing of the device
         self._rows.write()  # their time is theirs, whatever is left out from here on
         is_step = self.sentinel is None or self.sentinel.compiled(
             "train_step", args, step=record.last_step, function=self.call, since=num_compiles
@@ -250,6 +249,7 @@ class TrainLoop:
     def _check_first(self, batch: Any) -> None:
         self._is_first_call = False
         self.placement.check_train_batch(batch)
+        self.meter.learn_batch(batch)
         self.batch_form = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), batch
         )

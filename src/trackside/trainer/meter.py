@@ -1,5 +1,6 @@
 """What the loop keeps account of in each call: the ledger, the device's clock, and how much was trained."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,18 @@ import numpy as np
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.logger import Logger
 from trackside.profiling.device_clock import DeviceClock
-from trackside.profiling.ledger import CALLBACK, LOGGING, Ledger, LedgerTotals
+from trackside.profiling.ledger import CALLBACK, LOGGING, OTHER, Ledger, LedgerTotals
 from trackside.profiling.step_times import StepTimes
-from trackside.trainer.call_record import CallRecord
 from trackside.trainer.run_events import RunEvents
 
+MAX_UNACCOUNTED_CALLS = 32
 LOG_EVERY_S = 1.0
 SAVE_EVERY_S = 10.0
+
+
+Call = tuple[float, float, float, float, float, bool, bool, int, int]
+"""A call: when it was started, had its batch, had it placed, found room, and was dispatched; whether the device was
+idle, and whether the loop was blocked by it; steps and examples."""
 
 
 class StepMeter:
@@ -35,52 +41,40 @@ class StepMeter:
         self.ledger = ledger
         self.step_times = StepTimes()
         self._events = events
-        self._epoch_ended: tuple[int, LedgerTotals] | None = None
+        self._epoch_ended: tuple[int, dict[str, float]] | None = None
         self.device = DeviceClock(jax.default_backend() == "cpu", max_inflight, clock)
         self._logger = logger
         self._now = clock.now
-        self._num_calls = 0
-        self._tokens_per_sample: int | None = None
+        self.calls: list[Call] = []
+        """Calls that are not accounted for yet. The loop adds to it, and calls `account` now and then."""
+        self.count_samples: Callable[[Any], int] = _count_first_leaf
+        self._tokens_per_sample = 0
+        ledger.before_switch = self.account
         self._logged = ledger.totals()
         self._logged_s = self._saved_s = clock.now()
 
-    def add_call(self, record: CallRecord, was_idle: bool, was_blocked: bool, has_compiled: bool) -> None:
-        """Account for a call that was just dispatched. Part of the hot loop.
-
-        Args:
-            record: The call.
-            was_idle: Whether the device had nothing to do when the batch was ready.
-            was_blocked: Whether the loop had to wait for a call in flight, and did so until it completed.
-            has_compiled: Whether something was compiled during the call, so that it tells nothing of the device.
-        """
-        ledger, num_steps = self.ledger, record.num_steps
-        started_s, batch_s, placed_s = record.started_s, record.batch_s, record.placed_s
-        ready_s, dispatched_s = record.ready_s, record.dispatched_s
-        self._num_calls += 1
+    def account(self) -> None:
+        """Account for the calls in `calls`: done for several at once, which costs less than for one by one."""
+        if not self.calls:
+            return
+        calls = self.calls[:]
+        self.calls.clear()
+        ledger, device = self.ledger, self.device
         between = ledger.take_longest()
-        if has_compiled:
-            self.device.pause()
-        else:
-            self.device.add_call(
-                self._num_calls,
-                started_s,
-                batch_s,
-                ready_s,
-                dispatched_s,
-                was_idle,
-                was_blocked,
-                between,
-                record.report,
-            )
-        ledger.add_call(started_s, batch_s, placed_s, ready_s, dispatched_s, num_steps)
-        leaf = jax.tree.leaves(record.batch)[0]
-        num_samples = np.shape(leaf)[0] * num_steps
-        ledger.num_samples += num_samples
-        if self._tokens_per_sample is None:
-            self._tokens_per_sample = _tokens_per_sample(leaf)
-        ledger.num_tokens += num_samples * self._tokens_per_sample
-        if self._epoch_ended is not None:
-            self._begin_epoch()
+        for started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, num_steps, num_samples in calls:
+            device.add_call(started_s, batch_s, ready_s, dispatched_s, was_idle, was_blocked, between)
+            ledger.add_call(started_s, batch_s, placed_s, ready_s, dispatched_s, num_steps, num_samples)
+            between = OTHER
+            if self._epoch_ended is not None:
+                self._begin_epoch()
+        ledger.num_tokens = ledger.num_samples * self._tokens_per_sample
+
+    def learn_batch(self, batch: Any) -> None:
+        """Learn from the first batch how examples and tokens are counted."""
+        leaf = batch.inputs if hasattr(getattr(batch, "inputs", None), "shape") else jax.tree.leaves(batch)[0]
+        if leaf is getattr(batch, "inputs", None):
+            self.count_samples = _count_inputs
+        self._tokens_per_sample = _tokens_per_sample(leaf)
 
     def totals(self) -> LedgerTotals:
         """What the ledger and the device's clock show now."""
@@ -117,17 +111,19 @@ class StepMeter:
 
     def end_epoch(self, epoch: int) -> None:
         """All steps of an epoch have completed: what comes now, until the next one begins, keeps the device waiting."""
-        self._epoch_ended = epoch, self.ledger.totals()
+        self._epoch_ended = epoch, self.ledger.totals().parts
 
     def _begin_epoch(self) -> None:
         """The first call after an epoch was made."""
         assert self._epoch_ended is not None
         (epoch, ended), self._epoch_ended = self._epoch_ended, None
-        parts = {name: seconds for name, seconds in self.ledger.totals().since(ended).parts.items() if seconds > 0}
+        spent = {name: seconds - ended.get(name, 0.0) for name, seconds in self.ledger.parts().items()}
+        parts = {name: seconds for name, seconds in spent.items() if seconds > 0}
         self._events.write("between_epochs", epoch=epoch, parts=parts)
 
     def close(self, step: int) -> LedgerTotals:
         """Stop, and write the totals."""
+        self.account()
         self.device.close()
         self.ledger.stop()
         self.save(step)
@@ -146,6 +142,14 @@ def time_row(recent: LedgerTotals) -> dict[str, float]:
     if recent.idle_share is not None:
         row["device_idle_share"] = recent.idle_share
     return row
+
+
+def _count_inputs(batch: Any) -> int:
+    return batch.inputs.shape[0]
+
+
+def _count_first_leaf(batch: Any) -> int:
+    return np.shape(jax.tree.leaves(batch)[0])[0]
 
 
 def _tokens_per_sample(leaf: Any) -> int:
