@@ -37,6 +37,8 @@ from trackside.profiling.capture import start_capture
 from trackside.trace import analyse_trace
 from trackside.trainer import Batch
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 STEP_PROGRAM = "jit_train_call"
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from trackside.profiling.compiles import MAX_EVENTS, CompileCounter, compile_counter
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 
 @pytest.fixture
 def new_events():

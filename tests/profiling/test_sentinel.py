@@ -13,6 +13,8 @@ from trackside.events import EventWriter, read_events
 from trackside.profiling.compiles import MAX_EVENTS, compile_counter
 from trackside.profiling.sentinel import RecompileError, RecompileSentinel
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 
 class Rows(list):
     """An event sink that keeps its rows."""

@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
-from trackside.profiling.ledger import DATA_WAIT, DISPATCH, HOST_TO_DEVICE
+from trackside.profiling.ledger import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER
 
 SAMPLE_EVERY_S = 0.1
 _MAX_SAMPLES = 32
@@ -58,6 +58,7 @@ class DeviceClock:
         self,
         started_s: float,
         batch_s: float,
+        placed_s: float,
         ready_s: float,
         dispatched_s: float,
         was_idle: bool,
@@ -69,6 +70,7 @@ class DeviceClock:
         Args:
             started_s: When the loop began to get its batch.
             batch_s: When it had it.
+            placed_s: When the batch was on its way to the device.
             ready_s: When there was room among the calls in flight.
             dispatched_s: When the call returned.
             was_idle: Whether the device was done with the call before when the batch was placed.
@@ -90,7 +92,13 @@ class DeviceClock:
             elif not was_idle and done_s < ready_s:
                 done_s = ready_s
             if begins_s > done_s:
-                phases = ((between, started_s), (DATA_WAIT, batch_s), (HOST_TO_DEVICE, ready_s), (DISPATCH, begins_s))
+                phases = (
+                    (between, started_s),
+                    (DATA_WAIT, batch_s),
+                    (HOST_TO_DEVICE, placed_s),
+                    (OTHER, ready_s),
+                    (DISPATCH, begins_s),
+                )
                 self._add_idle(done_s, phases)
             else:
                 begins_s = done_s

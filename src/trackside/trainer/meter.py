@@ -62,7 +62,7 @@ class StepMeter:
         ledger, device = self.ledger, self.device
         between = ledger.take_longest()
         for started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, num_steps, num_samples in calls:
-            device.add_call(started_s, batch_s, ready_s, dispatched_s, was_idle, was_blocked, between)
+            device.add_call(started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, between)
             ledger.add_call(started_s, batch_s, placed_s, ready_s, dispatched_s, num_steps, num_samples)
             between = OTHER
             if self._epoch_ended is not None:
