@@ -28,13 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_compilation_cache_dir", os.environ[CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # Otherwise a program may come with the scopes and lines of another that computes the same.
-    jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
 
 
 @pytest.fixture(scope="module")
 def no_compile_cache() -> Iterator[None]:
-    """For tests of what only a fresh compile tells."""
+    """For tests of what only a fresh compile tells: a cached program has the names of the first that was like it."""
     directory = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
     compilation_cache.reset_cache()

@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 # What each example has to say at the end of its work.
 TELLING = {
     "decode_velocity": "both decode well: True",
-    "own_metrics": "rows that the tool got: success: {'train': 6, 'time': 2, 'train_epoch': 2, 'val': 2}",
+    "own_metrics": "rows that the tool got: success: {'train': 6, 'train_epoch': 2, 'val': 2}",
     "regression": "test loss 0.0",
     "several_devices": "the kernel (16, 64) is held in parts of (8, 32) on 8 devices",
 }

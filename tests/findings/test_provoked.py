@@ -24,7 +24,7 @@ from trackside.findings import Finding, RunFacts, facts_from_events, find
 from trackside.logger import LoggerConfig
 from trackside.trainer import Batch, ModelConfig, OptimizerConfig, ParallelConfig, SchedulerConfig, TrainerConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_compile_cache")]
 
 DELAY_S = 0.02
 NUM_STEPS = 60

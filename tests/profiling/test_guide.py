@@ -19,6 +19,8 @@ from trackside.profiling import (
     timers,
 )
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 
 @pytest.fixture(autouse=True)
 def own_profiler(monkeypatch):

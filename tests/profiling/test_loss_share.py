@@ -17,6 +17,8 @@ from trackside.profiling.capture import start_capture
 from trackside.profiling.loss_share import BUDGET, MAX_FAILURES, NUM_WARM_UP_CALLS, LossShareSampler, split_step
 from trackside.profiling.statistics_sketch import DurationSketch
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 WIDTH, DEPTH = 256, 4
 
 

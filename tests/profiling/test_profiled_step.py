@@ -9,6 +9,8 @@ from trackside.profiling import TrainingProfiler, profile_jax_loss_fn, profile_m
 from trackside.profiling.compiles import compile_counter
 from trackside.testing import assert_no_recompiles
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 
 def my_loss(params, x):
     return jnp.mean(jnp.tanh(x @ params) ** 2)

@@ -3,6 +3,8 @@ import pytest
 from trackside.profiling.sampled_share import MAX_SAMPLES, SampledShares, pool
 from trackside.profiling.statistics_sketch import DurationSketch
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 
 def test_samples_are_pooled_by_their_length():
     """A long sample counts more than a short one."""

@@ -11,6 +11,8 @@ from trackside.logger import Logger, LoggerConfig
 from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics, timers
 from trackside.profiling.statistics_sketch import DurationSketch
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 
 @pytest.fixture
 def clock():

@@ -15,6 +15,8 @@ from trackside.trace import TraceReport, analyse_trace
 from trackside.trace.files import find_trace_files
 from trackside.trace.xspace import read_xspace
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 NUM_STEPS = 5
 WIDTH = 64
 

@@ -8,6 +8,8 @@ from trackside.trace.hlo import read_modules
 from trackside.trace.peak_memory import LiveRow, peak_memory
 from trackside.trace.xspace import read_xspace
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 # A real program, captured.
 
 NUM_BLOCKS = 4

@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec
 
 from trackside.trace.scopes import PHASES, OpName, parse_op_name
 
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
 
 @pytest.mark.parametrize(
     ("op_name", "scope", "phase", "primitive"),
