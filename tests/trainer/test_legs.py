@@ -210,10 +210,7 @@ def test_wandb_has_no_repeat(wandb_legs: list[list[int]]) -> None:
 
 def test_wandb_has_no_gap_after_a_kill(wandb_legs: list[list[int]]) -> None:
     """What a killed leg had logged before its last checkpoint is handed in by the next: nobody trains it again."""
-    lost = set(ALL_STEPS) - {step for leg in wandb_legs for step in leg}
-    killed_at = LEGS[0][1]
-    last_saved = killed_at - killed_at % SAVED_EVERY
-    assert lost <= set(range(last_saved + 1, killed_at + 1))  # what W&B's own process says it has is not always there
+    assert sorted({step for leg in wandb_legs for step in leg}) == ALL_STEPS
 
 
 # --- what goes on besides the state ---------------------------------------------------------------------------------

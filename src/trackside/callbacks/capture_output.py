@@ -30,7 +30,8 @@ def log_capture(result: CaptureResult, trainer: Any) -> None:
         scalars = result.report.scalars()
         if result.utilisation is not None:
             scalars["utilisation"] = result.utilisation
-        trainer.logger.log_host_metrics(scalars, result.last_step, mode="profile")
+        # Under the current step, since some tools take none that lies behind.
+        trainer.logger.log_host_metrics(scalars, trainer.global_step, mode="profile")
 
 
 def render_capture(result: CaptureResult) -> str:

@@ -120,6 +120,9 @@ class Logger:
         self._clock = clock
         self._now = clock.now
         self._process_index = process_index
+        self.write_held_back: Callable[[], None] | None = None
+        """Writes rows of steps that somebody holds back. Called before anything else is logged: rows come in the order
+        of their steps, and W&B refuses those that do not."""
         self._is_open = False
         self.events: EventWriter | NullEventWriter = NullEventWriter()
         self._tools = ToolFanout((), self, clock)
@@ -258,6 +261,7 @@ class Logger:
         if not self.mode_stack:
             raise TracksideError("end_epoch() was called and no epoch is running. Call start_epoch() before it.")
         self._reopen()
+        self._write_held_back()
         mode, start, outer_epoch = self.mode_stack.pop(), self.epoch_start_time_stack.pop(), self._epoch_stack.pop()
         self.step = step
         values = {**to_numbers_by_name(metrics), "epoch_time": self._now() - start}
@@ -344,7 +348,12 @@ class Logger:
             mode: What to log them under; None for the current mode.
         """
         self._reopen()
+        self._write_held_back()
         self._log(to_floats(host_metrics), step, self.mode if mode is None else mode)
+
+    def _write_held_back(self) -> None:
+        if self.write_held_back is not None:
+            self.write_held_back()
 
     def _log(self, values: dict[str, float], step: int, mode: str) -> dict[str, float]:
         if self.metric_postprocess_fn is not None:
@@ -417,6 +426,7 @@ class Logger:
 
     def _show(self, method: str, name: str, value: np.ndarray | str, step: int, mode: str | None) -> None:
         self._reopen()
+        self._write_held_back()
         self._tools.show(method, name, value, step, self.mode if mode is None else mode)
 
     def _open(self) -> None:

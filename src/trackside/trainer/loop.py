@@ -385,6 +385,7 @@ class TrainLoop:
             self._retire_all()
         except Exception:
             LOGGER.warning("the last steps before the error could not be logged")
+        self._rows.close()
         position, time = self.position, self.position.time
         time.in_steps_s = self.meter.ledger.totals().in_steps_s
         time.stop(self.clock.now())

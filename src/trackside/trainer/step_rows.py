@@ -28,6 +28,7 @@ class StepRows:
 
     def __post_init__(self) -> None:
         self._read_row = RowReader(self.layout)
+        self.logger.write_held_back = self.write
 
     def last_step(self, report: np.ndarray) -> dict[str, float]:
         """The metrics of the last step alone."""
@@ -49,12 +50,16 @@ class StepRows:
         if not self._unwritten:
             return
         before = self.ledger.switch(LOGGING)
-        for record in self._unwritten:
+        records, self._unwritten = self._unwritten, []
+        for record in records:
             report = np.asarray(record.report)
             self.epoch_totals().add(report)
             self._log(record.last_step, record.completed_s, report)
-        self._unwritten.clear()
         self.ledger.switch(before)
+
+    def close(self) -> None:
+        """Hold no rows back any more."""
+        self.logger.write_held_back = None
 
     def settle(self, fresh_vector: Any) -> None:
         """Take the metrics since the last row to the host, so that the totals are complete."""

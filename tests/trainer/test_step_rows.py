@@ -1,0 +1,40 @@
+"""Rows of steps, which are written a few at a time: nothing that is logged beside them gets ahead of them."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.tiny import make_loader, make_trainer, rows_of
+from trackside.callbacks import Callback, CallbackConfig, JAXProfiler, ProfilingConfig
+from trackside.logger import LoggerConfig
+from trackside.trainer import meter
+
+NUM_STEPS = 60
+
+
+class LogsToo(Callback):
+    """Logs a number of its own after each step."""
+
+    def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        self.trainer.logger.log_host_metrics({"own": 1.0}, step_idx, mode="own")
+
+
+def test_rows_come_in_the_order_of_their_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of steps, of callbacks, of captures and about time are logged with steps that never go backwards."""
+    monkeypatch.setattr(meter, "LOG_EVERY_S", 0.001)
+    trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path / "run"))
+    profiler = JAXProfiler(ProfilingConfig(str(tmp_path / "profiles"), 10, 20))
+    trainer.fit(make_loader(NUM_STEPS), make_loader(1), callbacks=[LogsToo(CallbackConfig()), profiler])
+    rows = rows_of(tmp_path / "run")
+    assert {row["mode"] for row in rows} == {"train", "own", "time", "profile", "train_epoch", "val"}
+    assert all(earlier["step"] <= later["step"] for earlier, later in pairwise(rows))
+    for mode in ("train", "own"):
+        assert [row["step"] for row in rows if row["mode"] == mode] == list(range(1, NUM_STEPS + 1))
+
+
+def test_nothing_is_held_back_after_a_training(tmp_path: Path) -> None:
+    """A logger that outlives its training does not know the loop any more."""
+    trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path))
+    trainer.fit(make_loader(3))
+    assert trainer.logger.write_held_back is None
