@@ -340,6 +340,16 @@ def test_resumed_training_still_profiles(tmp_path: Path) -> None:
     assert [(row["first_step"], row["last_step"]) for row in captures(tmp_path)] == [(17, 18)]
 
 
+def test_training_resumed_inside_a_window_profiles_the_rest(tmp_path: Path) -> None:
+    """What is left of the window is captured from the first step of the leg on."""
+    for num_steps in (12, 24):
+        trainer = make_trainer(logger=logger_config(tmp_path), resume="auto")
+        profilers = [window(tmp_path / "profiles", start_step=10, end_step=20)] if num_steps == 24 else []
+        callbacks = [ModelCheckpoint(CheckpointConfig()), *profilers]
+        trainer.fit(make_loader(40), num_train_steps=num_steps, callbacks=callbacks)
+    assert [(row["first_step"], row["last_step"]) for row in captures(tmp_path)] == [(13, 19)]
+
+
 # --- as documented --------------------------------------------------------------------------------------------------
 
 

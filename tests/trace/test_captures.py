@@ -173,6 +173,13 @@ def test_collectives_of_real_devices(sharded_report):
     assert all(row.num_bytes for row in sharded_report.collectives)
 
 
+def test_reduction_of_gradients_has_its_own_scope(sharded_report):
+    """What the devices spend on adding up gradients is no time of the layer whose gradients they are."""
+    collectives = {row.scope for row in sharded_report.ops if row.category == "collective"}
+    assert "gradient_sync" in collectives
+    assert not any(row.phase == "backward" for row in sharded_report.scopes if row.scope == "gradient_sync")
+
+
 def test_shares_sum_to_the_busy_time(sharded_report):
     """Scopes and executions sum to what the devices were busy with the program."""
     busy = sharded_report.coverage.busy_s

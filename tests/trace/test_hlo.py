@@ -1,7 +1,10 @@
 """Programs that a trace carries."""
 
+from pathlib import Path
+
 import pytest
 
+import trackside
 from tests.trace.synthetic import (
     S32,
     STEP_PROGRAM,
@@ -57,12 +60,13 @@ def test_instruction_without_a_frame_has_no_stack(module):
         ("/home/me/model.py", True),
         ("/venv/lib/python3.11/site-packages/flax/linen/linear.py", False),
         ("/usr/lib/python3.11/contextlib.py", False),
-        (__import__("trackside").__file__, False),
+        (trackside.__file__, False),
+        (str(Path(trackside.__file__).with_name("demo.py")), True),
         ("<string>", False),
     ],
 )
 def test_whose_line_it_is(file, is_users):
-    """Installed packages, Python's library and trackside are not the user's."""
+    """Installed packages, Python's library and trackside are not the user's; the demo stands for a user's program."""
     assert Frame(file, 1, "f").is_users == is_users
 
 

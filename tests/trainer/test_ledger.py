@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.trainer.tiny import make_loader, make_trainer, rows_of
+from tests.trainer.tiny import MSETrainer, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, ModelCheckpoint
 from trackside.logger import LoggerConfig
 from trackside.profiling.ledger import LedgerTotals
@@ -60,6 +61,26 @@ def test_parts_sum_to_the_wall() -> None:
     assert totals.num_steps == 2 * NUM_STEPS
     assert totals.num_samples == 2 * NUM_STEPS * 8
     assert min(totals.parts.values()) >= 0
+
+
+class ScaledTrainer(MSETrainer):
+    """Batches are dicts, whose first leaf is a number."""
+
+    @staticmethod
+    def batch_to_input(batch: Any) -> Any:
+        return batch["x"]
+
+    def loss_function(self, params: Any, apply_fn: Any, batch: Any, rng: Any, train: bool = True) -> Any:
+        scaled = Batch(batch["x"], batch["y"] * batch["scale"])
+        return super().loss_function(params, apply_fn, scaled, rng, train)
+
+
+def test_samples_of_batches_that_begin_with_a_number() -> None:
+    """Examples are counted where arrays have a length, whatever else is in a batch."""
+    loader = [{"scale": np.float32(1), "x": batch.inputs, "y": batch.targets} for batch in make_loader(NUM_STEPS)]
+    trainer = make_trainer(ScaledTrainer, batch=loader[0])
+    trainer.fit(loader)
+    assert trainer.ledger_totals.num_samples == NUM_STEPS * 8
 
 
 def test_compile_is_a_part_of_its_own() -> None:

@@ -226,10 +226,11 @@ class CaptureCallback(Callback):
             self._on_demand.listen()
 
     def on_training_epoch_start(self, epoch_idx: int) -> None:
-        """Start, where the very first step is to be profiled."""
+        """Start, where the first step to come is to be profiled: that of the training, or of a leg that goes on."""
         step = self.trainer.global_step
-        if step == 0 and self._schedule.ask(step):
-            self._start(step, self._schedule.ask(step))
+        is_certain = step == 0 or not self._schedule.uses_clock  # several processes have to agree
+        if is_certain and not self.profiler_active and (reason := self._schedule.ask(step)):
+            self._start(step, reason)
 
     def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
         """Start or stop, if it is time. The trainer calls `on_boundary` and `on_settled` instead, where it is."""

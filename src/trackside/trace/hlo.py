@@ -17,6 +17,7 @@ METADATA_PLANE = "/host:metadata"
 _PROGRAM_NAME = re.compile(r"(.*)\((\d+)\)", re.DOTALL)
 _LIBRARY_FILE = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<")
 _OWN_FOLDER = str(Path(__file__).parent.parent)
+_DEMO = str(Path(_OWN_FOLDER, "demo.py"))
 
 # Bytes per element by the number of the element type: s8 is 2, f32 is 11, bf16 is 16 and so on.
 _ELEMENT_BYTES = {
@@ -38,8 +39,8 @@ class Frame:
 
     @property
     def is_users(self) -> bool:
-        """Whether it lies outside of installed packages, Python's own library and trackside."""
-        return not (_LIBRARY_FILE.search(self.file) or self.file.startswith(_OWN_FOLDER))
+        """Whether it lies outside of installed packages, Python's own library and trackside, but for its demo."""
+        return self.file == _DEMO or not (_LIBRARY_FILE.search(self.file) or self.file.startswith(_OWN_FOLDER))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,10 @@ from trackside.trace.scopes import parse_op_name as parse_single_name
 
 _MAX_NEIGHBOURS = 32
 _HEAVY = ("dot", "convolution")
+_REDUCING = ("all-reduce", "reduce-scatter")
+_PACKING = ("get-tuple-element", "tuple")
+GRADIENT_SYNC = "gradient_sync"
+"""The scope of reductions of gradients over devices, which the compiler makes and names after what they follow."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ class _Resolver:
         origin, is_inferred = self._origin(instruction, fused)
         parsed = parse_op_name(origin.op_name) if origin else OpName((), "other", "")
         collective = plain_opcode(instruction.opcode) if is_collective(instruction.opcode) else ""
+        if collective in _REDUCING and parsed.phase == "backward" and self._ends_backward(instruction):
+            parsed = parsed._replace(scope=(GRADIENT_SYNC,), phase="other")
         return OpInfo(
             program=program,
             name=instruction.name,
@@ -144,6 +150,27 @@ class _Resolver:
             collective=collective,
             num_bytes=self._operand_bytes(instruction) if collective else None,
         )
+
+    def _ends_backward(self, instruction: Instruction) -> bool:
+        """Whether nothing of the backward pass computes with the result: a gradient, on its way to the optimizer."""
+        seen, frontier, is_used = {instruction.instruction_id}, [instruction], False
+        while frontier:
+            for user in self._users(frontier.pop()):
+                if user.instruction_id in seen:
+                    continue
+                seen.add(user.instruction_id)
+                fused = self._fused(user)
+                kind = categorise(user.opcode, {inner.opcode for inner in fused})
+                # What only moves it; a loop over layers puts each one's gradient into its place, and is done with it.
+                if user.opcode in _PACKING or kind in ("copy", "gather/scatter"):
+                    frontier.append(user)
+                    is_used = is_used or kind == "gather/scatter"
+                    continue
+                is_used = True
+                origin, _ = self._origin(user, fused)
+                if origin is not None and parse_op_name(origin.op_name).phase == "backward":
+                    return False
+        return is_used
 
     def _fused(self, instruction: Instruction) -> list[Instruction]:
         """What a fusion fuses, fusions within it included."""

@@ -14,8 +14,6 @@ class CallRecord:
     num_steps: int
     """How many steps it made."""
     epoch: int
-    started_s: float
-    """When the loop began to get its batch."""
     ready_s: float
     """When there was room among the calls in flight."""
     dispatched_s: float

@@ -196,9 +196,7 @@ class TrainLoop:
             dispatched_s = now()
             first_step = position.step + 1
             position.step += num_steps
-            record = CallRecord(
-                first_step, num_steps, position.epoch, started_s, ready_s, dispatched_s, position.vector, batch
-            )
+            record = CallRecord(first_step, num_steps, position.epoch, ready_s, dispatched_s, position.vector, batch)
             window.append(record)
             size = count_samples(batch)
             calls.append((started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, num_steps, size))

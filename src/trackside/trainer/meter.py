@@ -47,7 +47,7 @@ class StepMeter:
         self._now = clock.now
         self.calls: list[Call] = []
         """Calls that are not accounted for yet. The loop adds to it, and calls `account` now and then."""
-        self.count_samples: Callable[[Any], int] = _count_first_leaf
+        self.count_samples: Callable[[Any], int] = _count_first_array
         self._tokens_per_sample = 0
         ledger.before_switch = self.account
         self._logged = ledger.totals()
@@ -71,10 +71,11 @@ class StepMeter:
 
     def learn_batch(self, batch: Any) -> None:
         """Learn from the first batch how examples and tokens are counted."""
-        leaf = batch.inputs if hasattr(getattr(batch, "inputs", None), "shape") else jax.tree.leaves(batch)[0]
-        if leaf is getattr(batch, "inputs", None):
+        if np.ndim(getattr(batch, "inputs", None)):
             self.count_samples = _count_inputs
-        self._tokens_per_sample = _tokens_per_sample(leaf)
+            self._tokens_per_sample = _tokens_per_sample(batch.inputs)
+        elif arrays := _arrays(batch):
+            self._tokens_per_sample = _tokens_per_sample(arrays[0])
 
     def totals(self) -> LedgerTotals:
         """What the ledger and the device's clock show now."""
@@ -148,8 +149,13 @@ def _count_inputs(batch: Any) -> int:
     return batch.inputs.shape[0]
 
 
-def _count_first_leaf(batch: Any) -> int:
-    return np.shape(jax.tree.leaves(batch)[0])[0]
+def _count_first_array(batch: Any) -> int:
+    return next((len(array) for array in _arrays(batch)), 0)
+
+
+def _arrays(batch: Any) -> list[Any]:
+    """The leaves of a batch that have a length; a step size or a temperature has none."""
+    return [leaf for leaf in jax.tree.leaves(batch) if np.ndim(leaf)]
 
 
 def _tokens_per_sample(leaf: Any) -> int:
