@@ -147,6 +147,19 @@ def test_step_compiles_once(run_config: LoggerConfig) -> None:
     assert trainer._train_call._cache_size() == 1
 
 
+@pytest.mark.parametrize("has_length", [True, False])
+def test_leg_tells_how_far_it_goes(tmp_path: Path, has_length: bool) -> None:
+    """Whoever reads the run while it goes on knows how much there is to come, if anybody does."""
+
+    class WithoutLength:
+        def __iter__(self) -> Iterator[Batch]:
+            return iter(make_loader(3))
+
+    trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path))
+    trainer.train_model(make_loader(3) if has_length else WithoutLength(), num_epochs=2)
+    assert [row["goal"] for row in rows_of(tmp_path, "leg")] == [6 if has_length else None]
+
+
 def test_totals_count_from_step_zero() -> None:
     """The same call does nothing once its goal is reached, and a larger goal goes on from there."""
     trainer = make_trainer(RecordingTrainer)

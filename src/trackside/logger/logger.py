@@ -2,10 +2,7 @@
 
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -16,12 +13,13 @@ from trackside.errors import ConfigError, MetricError, TracksideError
 from trackside.events import EventWriter, NullEventWriter
 from trackside.logger.environment import gather_environment
 from trackside.logger.fanout import ToolFanout
-from trackside.logger.images import render_figure, to_image, to_numbers
+from trackside.logger.logger_config import LoggerConfig
+from trackside.logger.media import MediaLogging
 from trackside.logger.redact import redact
 from trackside.logger.rows import to_floats, to_numbers_by_name
 from trackside.logger.run_directory import RunDirectory, to_plain_config
 from trackside.logger.step_timer import StepTimer
-from trackside.logger.tool import LoggerTool, LoggerToolsConfig
+from trackside.logger.tool import LoggerTool
 
 LOGGER = logging.getLogger(__name__)
 
@@ -29,43 +27,7 @@ Mode = Literal["default", "train", "val", "test"]
 EPOCH_MODES = ("train", "val", "test")
 
 
-@dataclass(kw_only=True)
-class LoggerConfig(ConfigDict):
-    """Configuration of the logger.
-
-    Attributes:
-        log_every_n_steps: Every how many training steps a row is logged.
-        log_path: The run's directory; None keeps nothing on disk.
-        log_tools: The tools that get every row beside the event file.
-        cmd_logging_name: The name of the log file in `log_path`, without its suffix `.log`.
-    """
-
-    log_every_n_steps: int = 1
-    log_path: Path | None = None
-    log_tools: list[LoggerToolsConfig] = field(default_factory=list)
-    cmd_logging_name: str = "output"
-
-    def __post_init__(self):
-        if self.log_path is not None:
-            self.log_path = Path(self.log_path).expanduser()
-        cadence = self.log_every_n_steps
-        if not isinstance(cadence, int) or isinstance(cadence, bool) or cadence < 1:
-            raise ConfigError(
-                f"LoggerConfig.log_every_n_steps is {cadence!r}. Use a whole number of steps, at least 1."
-            )
-        if not re.fullmatch(r"[^/\\\0.][^/\\\0]*", self.cmd_logging_name):
-            raise ConfigError(
-                f"LoggerConfig.cmd_logging_name is {self.cmd_logging_name!r}. Use a plain file name without "
-                "directories, such as 'output'."
-            )
-
-    @property
-    def log_dir(self) -> str:
-        """The log directory as a string; empty without one."""
-        return "" if self.log_path is None else self.log_path.as_posix()
-
-
-class Logger:
+class Logger(MediaLogging):
     """Logs metrics, images and text of a training to its event file and to tools.
 
     Closed by `finalize`; used again after that, it reopens by itself and appends.
@@ -395,39 +357,18 @@ class Logger:
             where = "" if step is None else f" at step {step}"
             LOGGER.warning("Found values that are not finite%s: %s.", where, found)
 
-    def log_image(self, name: str, value: Any, step: int, mode: str | None = None) -> None:
-        """Log an image or a batch of them to the tools that show images.
-
-        Args:
-            name: What to call it.
-            value: numpy or JAX array, HxW, HxWxC or NxHxWxC; uint8, or float in [0, 1].
-            step: The current step.
-            mode: What to log it under; None for the current mode.
-        """
-        self._show("log_image", name, to_image(name, value), step, mode)
-
-    def log_text(self, name: str, value: str, step: int, mode: str | None = None) -> None:
-        """Log text to the event file and the tools that show text; arguments as for `log_image`."""
-        if not isinstance(value, str):
-            raise MetricError(f"log_text: {name!r} is a {type(value).__name__}. Pass a string.")
-        self._show("log_text", name, value, step, mode)
-        mode = self.mode if mode is None else mode
-        self.events.write("text", name=name, text=value, step=step, epoch=self.epoch, mode=mode)
-
-    def log_histogram(self, name: str, value: Any, step: int, mode: str | None = None) -> None:
-        """Log the distribution of an array's finite numbers; other arguments as for `log_image`."""
-        self._show("log_histogram", name, to_numbers(name, value), step, mode)
-
-    def log_figure(self, name: str, value: Any, step: int, mode: str | None = None) -> None:
-        """Log a matplotlib figure as it looks now; other arguments as for `log_image`."""
+    def _can_show(self, method: str) -> bool:
         self._reopen()
-        if self._tools.can_show("log_figure"):  # drawing takes long
-            self._show("log_figure", name, render_figure(name, value), step, mode)
+        return self._tools.can_show(method)
 
     def _show(self, method: str, name: str, value: np.ndarray | str, step: int, mode: str | None) -> None:
         self._reopen()
         self._write_held_back()
         self._tools.show(method, name, value, step, self.mode if mode is None else mode)
+
+    def _write_text(self, name: str, value: str, step: int, mode: str | None) -> None:
+        mode = self.mode if mode is None else mode
+        self.events.write("text", name=name, text=value, step=step, epoch=self.epoch, mode=mode)
 
     def _open(self) -> None:
         config = self.config

@@ -34,7 +34,7 @@ from trackside.metrics import MetricLayout, MetricTotals
 from trackside.profiling.compiles import CompileCounter, compile_counter
 from trackside.profiling.ledger import COMPILE, DEVICE_WAIT, DISPATCH, LOGGING
 from trackside.profiling.sentinel import RecompileSentinel
-from trackside.schedule import At, Every, next_boundary
+from trackside.schedule import NEVER, At, Every, next_boundary
 from trackside.trainer.batches import BatchSource
 from trackside.trainer.call_record import CallRecord
 from trackside.trainer.feed import BatchPlacement
@@ -106,10 +106,15 @@ class TrainLoop:
 
     def run(self) -> None:
         """Train until the goal is reached or something stops it."""
-        time = self.position.time
+        position, time, goal = self.position, self.position.time, self.goal.last_step
         time.start(self.clock.now(), self.clock.timestamp())
         self.events.write(
-            "leg", leg=time.leg, step=self.position.step, epoch=self.position.epoch, train_time_s=time.earlier_s
+            "leg",
+            leg=time.leg,
+            step=position.step,
+            epoch=position.epoch,
+            train_time_s=time.earlier_s,
+            goal=None if goal == NEVER else goal,
         )
         self.hooks.call("on_training_start")
         while not self.status and not self.goal.is_reached(self.position):

@@ -71,7 +71,7 @@ class StepMeter:
 
     def learn_batch(self, batch: Any) -> None:
         """Learn from the first batch how examples and tokens are counted."""
-        if np.ndim(getattr(batch, "inputs", None)):
+        if getattr(getattr(batch, "inputs", None), "ndim", 0):
             self.count_samples = _count_inputs
             self._tokens_per_sample = _tokens_per_sample(batch.inputs)
         elif arrays := _arrays(batch):
