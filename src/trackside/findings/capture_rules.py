@@ -23,9 +23,8 @@ MIN_RESOLVED = 0.8
 
 def optimizer_share_high(facts: RunFacts) -> Finding | None:
     """The optimizer takes an unusual part of the device's time."""
-    phases, busy_s, num_steps = _pooled(facts)
-    share = phases.get("optimizer", 0.0) / busy_s if busy_s else 0.0
-    if num_steps < MIN_CAPTURED_STEPS or share < MIN_OPTIMIZER:
+    share, per_step_s, num_steps = _phase_share(facts, "optimizer")
+    if share < MIN_OPTIMIZER:
         return None
     return Finding(
         "optimizer_share_high",
@@ -33,7 +32,7 @@ def optimizer_share_high(facts: RunFacts) -> Finding | None:
         f"{percent(share)} of the device's time is the optimizer",
         {
             "optimizer_share": share,
-            "optimizer_per_step_s": phases["optimizer"] / num_steps,
+            "optimizer_per_step_s": per_step_s,
             "num_captured_steps": num_steps,
         },
         "update less often with larger batches, use a cheaper optimizer, or shard its state over devices",
@@ -42,9 +41,8 @@ def optimizer_share_high(facts: RunFacts) -> Finding | None:
 
 def recompute_share(facts: RunFacts) -> Finding | None:
     """Computing activations again, to save memory, takes a part of the device's time that is worth knowing."""
-    phases, busy_s, num_steps = _pooled(facts)
-    share = phases.get("recompute", 0.0) / busy_s if busy_s else 0.0
-    if num_steps < MIN_CAPTURED_STEPS or share < MIN_RECOMPUTE:
+    share, per_step_s, num_steps = _phase_share(facts, "recompute")
+    if share < MIN_RECOMPUTE:
         return None
     return Finding(
         "recompute_share",
@@ -52,7 +50,7 @@ def recompute_share(facts: RunFacts) -> Finding | None:
         f"{percent(share)} of the device's time is computing activations again",
         {
             "recompute_share": share,
-            "recompute_per_step_s": phases["recompute"] / num_steps,
+            "recompute_per_step_s": per_step_s,
             "num_captured_steps": num_steps,
         },
         "where memory allows, checkpoint fewer layers, or keep more with a policy such as "
@@ -84,12 +82,14 @@ def _reports(facts: RunFacts) -> list[dict[str, Any]]:
     return [capture["report"] for capture in facts.captures if capture.get("report") and not capture.get("error")]
 
 
-def _pooled(facts: RunFacts) -> tuple[dict[str, float], float, int]:
-    """Seconds by phase, all of them, and the number of steps that they are of."""
+def _phase_share(facts: RunFacts, phase: str) -> tuple[float, float, int]:
+    """A phase's share of the device's time, its seconds per step, and the steps that this is of; 0 with too few."""
     phases: dict[str, float] = {}
     num_steps = 0
     for report in _reports(facts):
         num_steps += report["num_steps"] or 0
-        for phase, busy_s in report["phases"].items():
-            phases[phase] = phases.get(phase, 0.0) + busy_s
-    return phases, sum(phases.values()), num_steps
+        for name, busy_s in report["phases"].items():
+            phases[name] = phases.get(name, 0.0) + busy_s
+    if num_steps < MIN_CAPTURED_STEPS or not phases.get(phase):
+        return 0.0, 0.0, num_steps
+    return phases[phase] / sum(phases.values()), phases[phase] / num_steps, num_steps

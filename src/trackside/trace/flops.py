@@ -26,23 +26,7 @@ import jax
 from jax.interpreters import partial_eval
 
 from trackside.trace.primitive_costs import matrix_flops, other_flops
-from trackside.trace.scopes import parse_op_name
-
-_CALLS = frozenset(
-    {
-        "checkpoint",
-        "closed_call",
-        "core_call",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
-        "jit",
-        "pjit",
-        "remat",
-        "remat2",
-        "shard_map",
-    }
-)
+from trackside.trace.scopes import CALLS, parse_op_name
 
 
 @dataclass(frozen=True)
@@ -198,7 +182,7 @@ def _add_equation(count: _Count, equation: Any, path: str, times: int) -> None:
         _add_jaxpr(count, equation.params["body_jaxpr"].jaxpr, path, times)
     elif name == "scan":
         _add_jaxpr(count, equation.params["jaxpr"].jaxpr, path, times * equation.params["length"])
-    elif name in _CALLS:
+    elif name in CALLS:
         for jaxpr in _jaxprs_in(equation.params.values()):
             _add_jaxpr(count, jaxpr, path, times * _num_mapped_devices(equation))
     else:

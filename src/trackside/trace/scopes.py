@@ -28,7 +28,7 @@ _JIT = ("jit", "pjit")
 _WRAPPERS = re.compile(
     r"(jvp|transpose|vmap|jit|pjit|pmap|xmap|custom_jvp|custom_vjp|remat|checkpoint)\((.*)\)", re.DOTALL
 )
-_STRUCTURE = frozenset(
+CALLS = frozenset(
     {
         "checkpoint",
         "closed_call",
@@ -40,11 +40,12 @@ _STRUCTURE = frozenset(
         "pjit",
         "remat",
         "remat2",
-        "rematted_computation",
         "shard_map",
     }
 )
+"""Primitives that only call what they hold."""
 _RECOMPUTATION = "rematted_computation"
+_STRUCTURE = CALLS | {_RECOMPUTATION}
 _BRANCH = re.compile(r"branch_\d+_fun")
 
 
