@@ -149,3 +149,13 @@ def test_root_handlers_of_an_import_are_taken_back():
     with root_handlers_kept():
         logging.root.addHandler(logging.NullHandler())
     assert logging.root.handlers == before
+
+
+def test_handler_that_a_library_brought_about_counts_as_none(capsys):
+    """After a first `logging.warning` of a library, as in `import grain`, records still look as those of trackside."""
+    with logging_not_set_up():
+        logging.warning("from a library")
+        output = LogOutput(None, to_console=True)
+        TRACKSIDE.info("from trackside")
+        output.close()
+        assert "INFO from trackside" in capsys.readouterr().err

@@ -69,8 +69,8 @@ class LogOutput:
     """Sends the records of the `trackside` loggers, INFO and up, to a file and the terminal until closed.
 
     The terminal is left alone where the program has set up logging itself: when the root or the trackside logger has a
-    handler. Runs that are open at the same time share one terminal handler. A level that the program has given to the
-    trackside logger is kept.
+    handler, other than the one that a library brings about by its first call of `logging.info`. Runs that are open at
+    the same time share one terminal handler. A level that the program has given to the trackside logger is kept.
 
     Args:
         log_file: The file to append to, if any.
@@ -107,7 +107,9 @@ class LogOutput:
 
     def _join_console(self) -> ConsoleHandler | None:
         handlers = [*logging.getLogger().handlers, *self._logger.handlers]
-        if any(not isinstance(handler, LogFileHandler | ConsoleHandler) for handler in handlers):
+        if any(
+            not (isinstance(handler, LogFileHandler | ConsoleHandler) or _is_implicit(handler)) for handler in handlers
+        ):
             return None
         console = next((handler for handler in handlers if isinstance(handler, ConsoleHandler)), None)
         if console is None:
@@ -132,3 +134,10 @@ class LogOutput:
             if self._logger.level == logging.NOTSET and not self._logger.isEnabledFor(logging.INFO):
                 self._logger.setLevel(logging.INFO)
         LogOutput._num_open += 1
+
+
+def _is_implicit(handler: logging.Handler) -> bool:
+    """Whether a handler of the root logger is as `logging` makes it when nobody has: `import grain` leaves one."""
+    is_plain = type(handler) is logging.StreamHandler and handler.level == logging.NOTSET
+    text_format = getattr(handler.formatter, "_fmt", None)
+    return is_plain and text_format == logging.BASIC_FORMAT and logging.root.level == logging.WARNING
