@@ -109,6 +109,12 @@ def test_a_leg_without_ledger_keeps_the_others():
     assert ledger.wall_s == 5.0
 
 
+def test_compiles_of_the_set_up_are_left_out():
+    """What is compiled before the first leg is no part of the ledger, and no rule may hold it against the training."""
+    rows = [compile_row("make_carry"), leg_row(), compile_row("train_step"), leg_row(10), compile_row("train_step")]
+    assert [row["function"] for row in facts_from_events(rows).compiles] == ["train_step", "train_step"]
+
+
 def test_device_that_only_one_leg_observed():
     """Where one of two legs observed the device, what it saw counts."""
     rows = [leg_row(), ledger_row(10, {}, busy_s=3.0, idle={"other": 1.0}), leg_row(10), ledger_row(20, {})]

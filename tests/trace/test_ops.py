@@ -1,9 +1,11 @@
 """What is known about an operation."""
 
+import pytest
+
 from tests.trace.synthetic import STEP_PROGRAM, computation, hlo_proto, instruction
 from trackside.trace.hlo import Frame, HloModule
 from trackside.trace.layouts import OpKey, Program
-from trackside.trace.ops import OpInfo, describe_ops
+from trackside.trace.ops import OpInfo, describe_ops, find_module
 from trackside.trace.xspace import EventMetadata
 
 FORWARD = "jit(step)/jvp(loss)/Net/Dense_0/dot_general"
@@ -116,3 +118,23 @@ def test_program_is_found_by_name_where_its_id_is_not_told():
     keys = [OpKey(0, "dot.1", "", EventMetadata("dot.1", "", {}), 0)]
     modules = {7: HloModule("jit_step", STEP_PROGRAM), 8: HloModule("jit_other", b"")}
     assert describe_ops(keys, [Program(0, None, "jit_step")], [modules])[0].opcode == "dot"
+
+
+STEP, OTHER = HloModule("jit_step", STEP_PROGRAM), HloModule("jit_other", hlo_proto("jit_other", computation(1)))
+SMALL_STEP = HloModule("jit_step", hlo_proto("jit_step", computation(1, instruction(1, "add.1", "add"))))
+
+
+@pytest.mark.parametrize(
+    ("modules", "found"),
+    [
+        ({7: STEP, 8: SMALL_STEP}, STEP),
+        ({5: OTHER, 6: STEP}, STEP),
+        ({5: STEP, 6: HloModule("jit_step", STEP_PROGRAM)}, STEP),
+        ({7: OTHER, 8: STEP}, STEP),
+        ({5: STEP, 6: SMALL_STEP}, None),
+    ],
+    ids=["by its id", "by its name", "any of those alike", "not what has taken its id", "none where they differ"],
+)
+def test_which_program_an_event_is_of(modules, found):
+    """What JAX loads from its cache bears an id of another process, which tells nothing here."""
+    assert find_module(Program(0, 7, "jit_step"), modules) is found

@@ -96,7 +96,7 @@ def slow_compile(facts: RunFacts) -> Finding | None:
     evidence: dict[str, float | int | str] = {"compile_share": share, "compile_s": cost_s}
     if facts.compiles:
         slowest = max(facts.compiles, key=compile_time_s)
-        evidence |= {"slowest_function": slowest["function"], "slowest_function_s": compile_time_s(slowest)}
+        evidence |= {"slowest_function": slowest["function"], "slowest_compile_s": compile_time_s(slowest)}
     return Finding(
         "slow_compile",
         "severe" if share >= SEVERE_COMPILE_SHARE and cost_s >= SEVERE_COMPILE_S else "warning",

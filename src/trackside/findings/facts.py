@@ -48,7 +48,7 @@ class RunFacts:
     epochs: list[EpochFacts] = field(default_factory=list)
     """The epochs that are over."""
     compiles: list[dict[str, Any]] = field(default_factory=list)
-    """The rows `compile`, but for those of single operations."""
+    """The rows `compile`, but for those of single operations and of the trainer's set-up."""
     captures: list[dict[str, Any]] = field(default_factory=list)
     """The rows `capture`; `report` is what `TraceReport.to_dict` gives."""
     leaks: list[dict[str, Any]] = field(default_factory=list)
@@ -84,6 +84,7 @@ class FactCollector:
     def __init__(self) -> None:
         self._earlier_legs: LedgerTotals | None = None
         self._leg: LedgerTotals | None = None
+        self._has_begun = False
         self._step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._epochs: dict[int, EpochFacts] = {}
         self._compiles: deque[dict[str, Any]] = deque(maxlen=MAX_COMPILES)
@@ -130,6 +131,9 @@ class FactCollector:
         )
 
     def _add_leg(self, _row: Mapping[str, Any]) -> None:
+        if not self._has_begun:  # so far it was set-up, of which the ledger tells nothing
+            self._compiles.clear()
+        self._has_begun = True
         self._earlier_legs = _sum(self._earlier_legs, self._leg)
         self._leg = None
 

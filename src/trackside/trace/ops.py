@@ -88,11 +88,17 @@ def parse_op_name(op_name: str) -> OpName:
 
 
 def find_module(program: Program, modules: Mapping[int, HloModule]) -> HloModule | None:
-    """A program's HLO: by its id, else by its name where only one has it."""
-    if program.program_id is not None and program.program_id in modules:
-        return modules[program.program_id]
+    """A program's HLO: by its id, else by its name where all that have it are alike.
+
+    What JAX loads from its persistent cache bears the id that it was first compiled under, in another process: it may be
+    unknown here, or that of another program.
+    """
     named = [module for module in modules.values() if module.name == program.name]
-    return named[0] if len(named) == 1 else None
+    by_id = modules.get(program.program_id) if program.program_id is not None else None
+    if by_id is not None and (by_id in named or not named):
+        return by_id
+    are_alike = all(module.instructions.keys() == named[0].instructions.keys() for module in named)
+    return named[0] if named and are_alike else None
 
 
 def _describe_by_event(key: OpKey, program: str) -> OpInfo:
