@@ -12,6 +12,8 @@ EXTRAS = {
     "torch": "torch",
     "equinox": "equinox",
     "sklearn": "demo",
+    "pandas": "pandas",
+    "pyarrow": "parquet",
 }
 
 

@@ -90,8 +90,8 @@ def parse_op_name(op_name: str) -> OpName:
 def find_module(program: Program, modules: Mapping[int, HloModule]) -> HloModule | None:
     """A program's HLO: by its id, else by its name where all that have it are alike.
 
-    What JAX loads from its persistent cache bears the id that it was first compiled under, in another process: it may be
-    unknown here, or that of another program.
+    What JAX loads from its persistent cache bears the id that it was first compiled under, in another process: it may
+    be unknown here, or that of another program.
     """
     named = [module for module in modules.values() if module.name == program.name]
     by_id = modules.get(program.program_id) if program.program_id is not None else None

@@ -1,0 +1,25 @@
+"""Runs as they lie on disk, read back: finished, running or dead. Nothing here needs jax.
+
+`open_run(path)` gives a `Run`.
+"""
+
+from trackside.runs.errors import RunError
+from trackside.runs.find import find_runs
+from trackside.runs.hosts import Host, HostTable, SlowHost
+from trackside.runs.legs import Leg
+from trackside.runs.metric_table import MetricTable
+from trackside.runs.run import Run, open_run
+from trackside.runs.step_times import StepTimes
+
+__all__ = [
+    "Host",
+    "HostTable",
+    "Leg",
+    "MetricTable",
+    "Run",
+    "RunError",
+    "SlowHost",
+    "StepTimes",
+    "find_runs",
+    "open_run",
+]

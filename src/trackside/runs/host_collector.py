@@ -1,0 +1,88 @@
+"""What is kept of a process that is one of many: how far it is, and where its time went.
+
+Its metrics are those of the first process, which tells of the run; they are passed over without being decoded.
+"""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from trackside.findings import facts_from_events
+from trackside.profiling.ledger import LedgerTotals
+from trackside.runs.lines import split_lines
+from trackside.runs.row_collector import RowCollector
+from trackside.runs.row_reader import RowReader
+
+NUM_RECENT = 31
+"""How many rows `ledger` are kept: one is written every ten seconds, so that they span five minutes."""
+
+_LEDGER_FIELDS = frozenset({"wall_s", "parts", "num_steps"})
+
+
+class HostCollector(RowReader):
+    """Keeps what is needed to compare a process with the others, in memory that does not grow with the run.
+
+    Attributes:
+        hostname: The machine that it runs on; empty where that is not known.
+        status: How it said that it ended; empty while it has not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hostname = ""
+        self.status = ""
+        self._earlier_legs: list[dict[str, Any]] = []
+        self._ledgers: deque[dict[str, Any]] = deque(maxlen=NUM_RECENT)
+
+    @classmethod
+    def of(cls, rows: RowCollector) -> "HostCollector":
+        """The same of a process of which everything was kept."""
+        host = cls()
+        for row in rows.events("environment", "ledger", "leg", "status"):
+            host.take_row(row)
+        host.started_at, host.ended_at, host.step = rows.started_at, rows.ended_at, rows.step
+        return host
+
+    @property
+    def totals(self) -> LedgerTotals | None:
+        """Where the time went, over all legs; None where that was not written."""
+        return facts_from_events([*self._earlier_legs, *list(self._ledgers)[-1:]]).ledger
+
+    @property
+    def recent(self) -> tuple[int, LedgerTotals] | None:
+        """From which step on, and where the time went in the last minutes of the last leg; None where it is all."""
+        if len(self._ledgers) < NUM_RECENT:
+            return None
+        earlier, now = (facts_from_events([row]).ledger for row in (self._ledgers[0], self._ledgers[-1]))
+        if earlier is None or now is None:
+            return None
+        return int(self._ledgers[0].get("step") or 0), now.since(earlier)
+
+    def add_block(self, block: bytes | memoryview) -> None:
+        """Take whole lines. Those of metrics are passed over, but for torn ones, and the last."""
+        lines = split_lines(block)
+        self.num_damaged += lines.num_torn_metrics(block)
+        last = np.flatnonzero(lines.is_metrics)[-1:]
+        for index in sorted([*np.flatnonzero(~lines.is_metrics).tolist(), *last.tolist()]):
+            if self.is_newer:
+                return
+            line = bytes(block[lines.starts[index] : lines.ends[index]])
+            if lines.is_metrics[index]:
+                self.note_metrics(line)
+            else:
+                self.add_line(line)
+
+    def take_row(self, row: dict[str, Any]) -> None:
+        """Take a row that is none of metrics."""
+        kind = row["kind"]
+        if kind == "environment":
+            self.hostname = str(row.get("hostname", self.hostname))
+        elif kind == "status":
+            self.status = str(row.get("status") or "")
+        elif kind == "leg":
+            self.status = ""
+            self._earlier_legs += [*list(self._ledgers)[-1:], row]
+            self._ledgers.clear()
+        elif kind == "ledger" and row.keys() >= _LEDGER_FIELDS:  # one of an older format may tell nothing
+            self._ledgers.append(row)

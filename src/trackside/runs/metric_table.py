@@ -1,0 +1,77 @@
+"""The metrics of one mode as columns."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from trackside.optional import require
+from trackside.runs.notebook import html_table
+
+_NUM_SHOWN = 5
+
+
+class MetricTable:
+    """The metrics that a run logged in one mode, one row per step in the order of steps.
+
+    `table["loss_mean"]` is a column of float64, NaN where a row has no such value.
+
+    Args:
+        step: The training step of each row.
+        epoch: Its epoch.
+        t: When it was written, in seconds since the epoch.
+        columns: The values by name.
+
+    Attributes:
+        step: The training step of each row, ascending.
+        epoch: Its epoch.
+        t: When it was written, in seconds since the epoch.
+    """
+
+    def __init__(self, step: np.ndarray, epoch: np.ndarray, t: np.ndarray, columns: Mapping[str, np.ndarray]):
+        self.step = step
+        self.epoch = epoch
+        self.t = t
+        self._columns = dict(columns)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the metrics, in the order in which they first came."""
+        return list(self._columns)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise KeyError(f"no metric {name!r}; there are {', '.join(map(repr, self._columns)) or 'none'}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def __repr__(self) -> str:
+        return f"MetricTable({len(self)} rows: {', '.join(self._columns)})"
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with the step as its index, and `epoch`, `t` and the metrics as columns.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        pandas = require("pandas", "MetricTable.to_pandas()")
+        # A metric called epoch, as rows of training have it, says the same as the row.
+        columns = {"epoch": self.epoch, "t": self.t, **self._columns}
+        return pandas.DataFrame(columns, index=pandas.Index(self.step, name="step"))
+
+    def _repr_html_(self) -> str:
+        names = [name for name in self._columns if name != "epoch"]
+        rows = [
+            [f"{self.step[index]}", f"{self.epoch[index]}", *(f"{self[name][index]:.6g}" for name in names)]
+            for index in range(max(len(self) - _NUM_SHOWN, 0), len(self))
+        ]
+        return f"{html_table(['step', 'epoch', *names], rows)}<p>{len(self):,} rows; these are the last</p>"

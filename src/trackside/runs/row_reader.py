@@ -1,0 +1,81 @@
+"""From blocks of lines to rows: what all readers of an event file have in common."""
+
+from typing import Any
+
+import msgspec
+
+from trackside.events import FORMAT_VERSION
+
+_KINDS_WITH_STEP = frozenset({"metrics", "leg", "leg_end", "status"})
+
+
+class RowReader:
+    """Reads lines in order. What becomes of the rows is up to those who inherit from it.
+
+    Attributes:
+        started_at: When the first row was written, in seconds since the epoch; None without any.
+        ended_at: When the last row was written; None without any.
+        step: The last step that was reported.
+        epoch: The last epoch that was reported.
+        version: The format's version; None where none was given.
+        num_damaged: Lines that were no rows: torn by a kill, or damaged.
+        num_incomplete: Rows that lacked what a row has to have.
+    """
+
+    def __init__(self) -> None:
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.step = 0
+        self.epoch = 0
+        self.version: int | None = None
+        self.num_damaged = 0
+        self.num_incomplete = 0
+        self._decode = msgspec.json.Decoder().decode
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether the file is of a format that this trackside does not read; nothing is read from there on."""
+        return self.version is not None and self.version > FORMAT_VERSION
+
+    def add_block(self, block: bytes | memoryview) -> None:
+        """Take whole lines."""
+        raise NotImplementedError
+
+    def take_row(self, row: dict[str, Any]) -> None:
+        """Take a row that is none of metrics, or begins in another way than those do."""
+        raise NotImplementedError
+
+    def note_metrics(self, line: bytes | memoryview) -> None:
+        """Take note of how far the training is, by a row of metrics."""
+        try:
+            self._note(self._decode(line))
+        except (AttributeError, KeyError, TypeError, ValueError):  # damaged: said by who takes it
+            return
+
+    def add_line(self, line: bytes) -> None:
+        """Take a line that does not begin like a row of metrics."""
+        if line.isspace():
+            return
+        try:
+            row = self._decode(line)
+        except ValueError:
+            row = None
+        if not (isinstance(row, dict) and isinstance(row.get("kind"), str)):
+            self.num_damaged += 1
+            return
+        try:
+            if row["kind"] == "format":
+                self.version = int(row["version"])
+            if not self.is_newer:
+                self.take_row(row)
+                self._note(row)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            self.num_incomplete += 1
+
+    def _note(self, row: dict[str, Any]) -> None:
+        """Take note of how far the training is."""
+        t = float(row["t"])
+        self.started_at = t if self.started_at is None else self.started_at
+        self.ended_at = t
+        if row["kind"] in _KINDS_WITH_STEP and row.get("step") is not None:
+            self.step, self.epoch = int(row["step"]), int(row.get("epoch") or 0)

@@ -1,0 +1,332 @@
+"""A run as it lies on disk: finished, running or dead."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trackside.errors import EventFileError
+from trackside.events import event_file_name, read_events
+from trackside.findings import SEVERITIES, Finding, find
+from trackside.findings.wording import count, percent
+from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_text import part_name
+from trackside.runs.capture_paths import locate_capture
+from trackside.runs.errors import RunError
+from trackside.runs.event_file import event_files, process_index_of
+from trackside.runs.facts import collect_facts, facts_for_rules
+from trackside.runs.host_collector import HostCollector
+from trackside.runs.host_findings import find_in_hosts
+from trackside.runs.hosts import HostTable, host_table
+from trackside.runs.legs import Leg, legs_of
+from trackside.runs.liveness import is_held
+from trackside.runs.metric_table import MetricTable
+from trackside.runs.notebook import html_run
+from trackside.runs.process_file import ProcessFile
+from trackside.runs.row_collector import RowCollector
+from trackside.runs.status import DEAD, RUNNING, UNKNOWN, status_of
+from trackside.runs.step_times import StepTimes, step_times_of
+
+CONFIG_FILE_NAME = "config.json"
+_MAX_NAMED_FILES = 3
+
+
+def open_run(path: str | os.PathLike[str]) -> "Run":
+    """Open a run, whether it is finished, still running or dead.
+
+    Args:
+        path: The run's folder, or one of its event files.
+
+    Raises:
+        RunError: There is no run.
+    """
+    given = Path(path)
+    folder = given.parent if process_index_of(given) is not None else given
+    run = Run(folder)
+    if not run.process_indices:
+        raise RunError(
+            f"path: there is no run at {str(given)!r}, which has no {event_file_name(0)}; give the folder that a "
+            "training had as its LoggerConfig.log_path, or one of the event files in it"
+        )
+    return run
+
+
+class Run:
+    """A run, read from the event files of its processes. `open_run` makes one.
+
+    What is told of the whole run (metrics, ledger, compiles and so on) is what its first process wrote. Nothing raises
+    because of damage that can be read around: `problems` tells of it.
+
+    Args:
+        path: The run's folder.
+
+    Attributes:
+        path: The run's folder.
+        name: What the folder is called.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.name = path.resolve().name
+        self._processes: dict[int, ProcessFile[RowCollector] | ProcessFile[HostCollector]] = {}
+        self._is_held = False
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Read what was appended since the last reading, and nothing else.
+
+        Returns:
+            Whether there was something, or the training has ended.
+        """
+        was_held, self._is_held = self._is_held, is_held(self.path)
+        has_changed = was_held != self._is_held
+        for index, path in event_files(self.path).items():
+            process = self._processes.get(index)
+            if process is None or process.file.was_replaced():
+                process = self._processes[index] = self._open(path, index)
+                has_changed = True
+            has_changed |= process.read()
+        self._processes = dict(sorted(self._processes.items()))
+        if has_changed:
+            for name in [name for name in self.__dict__ if isinstance(vars(Run).get(name), cached_property)]:
+                del self.__dict__[name]
+        return has_changed
+
+    def _open(self, path: Path, index: int) -> ProcessFile[RowCollector] | ProcessFile[HostCollector]:
+        """One of the files. Everything is kept of the first that has anything."""
+        earlier = (process for other, process in self._processes.items() if other < index)
+        if any(process.rows.started_at is not None for process in earlier):
+            return ProcessFile(path, index, HostCollector())
+        return ProcessFile(path, index, RowCollector())
+
+    # --- how it stands ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def status(self) -> str:
+        """How it ended, in the word of its last row `status`; `running`; or `dead`: it ended without a word.
+
+        `unknown` for a run of which nothing can be read.
+        """
+        if self._rows.is_newer and not self._rows.rows:
+            return UNKNOWN
+        return status_of(self._rows.events("format", "leg", "status"), self._is_held)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it ended and said how."""
+        return self.status not in (RUNNING, DEAD, UNKNOWN)
+
+    @property
+    def step(self) -> int:
+        """The last step that was reported."""
+        return self._rows.step
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch that was reported."""
+        return self._rows.epoch
+
+    @cached_property
+    def goal(self) -> int | None:
+        """How many steps the training will have; None where it did not say."""
+        goals = [row.get("goal") for row in self._rows.events("leg")]
+        return int(goals[-1]) if goals and isinstance(goals[-1], int | float) else None
+
+    @property
+    def started_at(self) -> float:
+        """When the first row was written, in seconds since the epoch."""
+        return min((file.rows.started_at for file in self._processes.values() if file.rows.started_at), default=0.0)
+
+    @property
+    def ended_at(self) -> float:
+        """When the last row was written, in seconds since the epoch."""
+        return max((file.rows.ended_at for file in self._processes.values() if file.rows.ended_at), default=0.0)
+
+    @cached_property
+    def problems(self) -> list[str]:
+        """What is wrong with the run's files, as sentences."""
+        problems = [] if self._config_file.is_file() else [f"{CONFIG_FILE_NAME} is missing{self._config_source}"]
+        missing = sorted(set(range(max(self._processes, default=-1))) - set(self._processes))
+        problems += [f"{event_file_name(index)} is missing" for index in missing[:_MAX_NAMED_FILES]]
+        if (num_more := len(missing) - _MAX_NAMED_FILES) > 0:
+            were = "is" if num_more == 1 else "are"
+            last = event_file_name(missing[-1])
+            problems.append(f"{count(num_more, 'more event file')} up to {last} {were} missing")
+        for process in self._processes.values():
+            problems += process.problems(is_written=self._is_held)
+        return problems
+
+    @property
+    def process_indices(self) -> list[int]:
+        """The processes whose event files are there."""
+        return list(self._processes)
+
+    # --- what was measured --------------------------------------------------------------------------------------
+
+    @cached_property
+    def metrics(self) -> Mapping[str, MetricTable]:
+        """The metrics by mode: `train`, `val`, `train_epoch`, `time` and so on."""
+        return {mode: store.table() for mode, store in self._rows.metrics.items()}
+
+    @cached_property
+    def ledger(self) -> LedgerTotals | None:
+        """Where the time of the first process went, over all legs; None where that was not written."""
+        return collect_facts(self._rows).ledger
+
+    @cached_property
+    def legs(self) -> list[Leg]:
+        """Each time that somebody trained it."""
+        return legs_of(self._rows, unfinished=self.status)
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of the time since the training began that went into steps whose results were kept."""
+        known = [leg.goodput for leg in self.legs if leg.goodput is not None]
+        return known[-1] if known else None
+
+    @cached_property
+    def compiles(self) -> list[dict[str, Any]]:
+        """The rows `compile`."""
+        return list(self._rows.events("compile"))
+
+    @cached_property
+    def captures(self) -> list[dict[str, Any]]:
+        """The rows `capture`, with the path at which each lies now."""
+        return [locate_capture(row, self.path) for row in self._rows.events("capture")]
+
+    @cached_property
+    def memory(self) -> list[dict[str, Any]]:
+        """The rows `memory`."""
+        return list(self._rows.events("memory"))
+
+    @cached_property
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The rows `checkpoint`."""
+        return list(self._rows.events("checkpoint"))
+
+    @cached_property
+    def leaks(self) -> list[dict[str, Any]]:
+        """The rows `memory_leak`."""
+        return list(self._rows.events("memory_leak"))
+
+    @cached_property
+    def timers(self) -> dict[str, dict[str, Any]]:
+        """What the timers found last, by operation."""
+        rows = list(self._rows.events("profiling"))
+        return dict(rows[-1].get("operations") or {}) if rows else {}
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """The verdicts, the most severe first: as the finished run told them, or else as they are by now.
+
+        With several processes, those that stand out are found here, from the files of all.
+        """
+        if self.is_finished:
+            found = list(_told_findings(self._rows))
+        else:
+            found = find(facts_for_rules(self._rows, self.metrics, self.step_times))
+        found += find_in_hosts(self.hosts)
+        return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+    @cached_property
+    def step_times(self) -> StepTimes:
+        """How long steps took over the run."""
+        return step_times_of(self.metrics, self.legs, self._rows.events("compile", "capture", "checkpoint"))
+
+    @cached_property
+    def hosts(self) -> HostTable | None:
+        """The processes beside each other; None for a run of one."""
+        if len(self._processes) < 2:
+            return None
+        return host_table(
+            {
+                index: HostCollector.of(file.rows) if isinstance(file.rows, RowCollector) else file.rows
+                for index, file in self._processes.items()
+            }
+        )
+
+    # --- what it was --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The configuration: of the event file, or else of the file beside it."""
+        merged: dict[str, Any] = {}
+        for row in self._rows.events("config"):
+            merged.update(row.get("config") or {})
+        if not merged:
+            try:
+                merged = dict(json.loads(self._config_file.read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError):
+                return {}
+        return merged
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """What it ran on: versions, machine, devices, command line."""
+        merged: dict[str, Any] = {}
+        for row in self._rows.events("environment"):
+            merged.update(row)
+        return {name: value for name, value in merged.items() if name not in ("kind", "t")}
+
+    def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
+        """The rows of the first process as they were written, in order.
+
+        Args:
+            *kinds: Which kinds; all if left out. Metrics are read from the file again, one by one: `metrics` has them
+                as columns.
+        """
+        if kinds and "metrics" not in kinds:
+            yield from self._rows.events(*kinds)
+            return
+        try:
+            for row in read_events(self._first.file.path):
+                if not kinds or row["kind"] in kinds:
+                    yield row
+        except EventFileError:  # of a newer format from here on, as `problems` tells
+            return
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}: {self.status}, step {self.step:,})"
+
+    def _repr_html_(self) -> str:
+        facts = [("status", self.status), ("step", f"{self.step:,}"), ("epoch", f"{self.epoch:,}")]
+        if self.goodput is not None:
+            facts.append(("goodput", percent(self.goodput)))
+        ledger = self.ledger
+        shares = {part_name(part): ledger.share(part) for part in ledger.parts} if ledger else {}
+        parts = sorted(shares.items(), key=lambda part: -part[1])
+        return html_run(self.name, facts, parts, self.findings, self.problems)
+
+    @property
+    def _first(self) -> ProcessFile:
+        """The first process of which there is anything, or else the first."""
+        files = list(self._processes.values())
+        return next((file for file in files if file.rows.started_at is not None), files[0])
+
+    @property
+    def _rows(self) -> RowCollector:
+        rows = self._first.rows
+        assert isinstance(rows, RowCollector)
+        return rows
+
+    @property
+    def _config_file(self) -> Path:
+        return self.path / CONFIG_FILE_NAME
+
+    @property
+    def _config_source(self) -> str:
+        return "; the configuration was read from the event file" if self.config else ""
+
+
+def _told_findings(rows: RowCollector) -> Iterator[Finding]:
+    """The findings of the last leg, as it told them at its end."""
+    last_leg: list[dict[str, Any]] = []
+    for row in rows.events("leg", "finding"):
+        last_leg = [] if row["kind"] == "leg" else [*last_leg, row]
+    for row in last_leg:
+        try:
+            yield Finding.from_dict(row)
+        except (TypeError, ValueError):  # of an older format
+            continue
