@@ -1,10 +1,13 @@
-"""What timers cost: a pair, a block, either switched off, beside Lightning's SimpleProfiler; and a profiled step.
+"""What timers cost: a pair, a block, either switched off, beside timers made of a dict and lists; and a profiled step.
 
-Each figure is the best of many short rounds, in which all take turns: what is above it is noise of the machine.
+Each figure is the best of many short rounds, in which all take turns: what is above it is noise of the machine. How
+fast the machine is stands beside it, as four readings of the clock.
 """
 
+import contextlib
+import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -12,49 +15,74 @@ import jax.numpy as jnp
 
 from benchmarks.interleaved import race
 from trackside.profiling import TrainingProfiler, profile_make_step
-from trackside.profiling.statistics_sketch import DurationSketch
+from trackside.profiling.statistics_sketch import MAX_PENDING, DurationSketch
 
-NUM_CALLS = 5_000
+NUM_CALLS = 2 * MAX_PENDING
+"""So that taking the records in has its part in each round."""
+NUM_TIMER_ROUNDS = 200
 NUM_ROUNDS = 40
 NUM_STEPS = 200
 LIMITS_NS = {"pair": 500, "with": 800, "pair, off": 150, "with, off": 150, "record": 200}
 
 PAIR = "start = profiler.start_timer('operation'); profiler.end_timer('operation', start)"
 WITH = "with profiler.time('operation'): pass"
+REFERENCE = "now(); now(); now(); now()"
 
 
-def lightning_statements() -> dict[str, timeit.Timer]:
-    try:
-        from lightning.pytorch.profilers import SimpleProfiler
-    except ImportError:
-        return {}
-    names = {"profiler": SimpleProfiler()}
+class DictTimers:
+    """A dict of starts and lists of durations, that grow with the run: how Lightning's SimpleProfiler does it."""
+
+    def __init__(self) -> None:
+        self.starts: dict[str, float] = {}
+        self.durations: dict[str, list[float]] = {"operation": []}
+
+    def start(self, name: str) -> None:
+        if name in self.starts:
+            raise ValueError(name)
+        self.starts[name] = time.monotonic()
+
+    def stop(self, name: str) -> None:
+        end = time.monotonic()
+        if name not in self.starts:
+            raise ValueError(name)
+        self.durations[name].append(end - self.starts.pop(name))
+
+    @contextlib.contextmanager
+    def profile(self, name: str) -> Iterator[str]:
+        try:
+            self.start(name)
+            yield name
+        finally:
+            self.stop(name)
+
+
+def timer_statements(dict_timers: DictTimers) -> dict[str, timeit.Timer]:
+    on, off = {"profiler": TrainingProfiler()}, {"profiler": TrainingProfiler(enabled=False)}
+    plain = {"timers": dict_timers}
     return {
-        "Lightning, pair": timeit.Timer("profiler.start('operation'); profiler.stop('operation')", globals=names),
-        "Lightning, with": timeit.Timer("with profiler.profile('operation'): pass", globals=names),
+        "reference": timeit.Timer(REFERENCE, globals={"now": time.perf_counter}),
+        "pair": timeit.Timer(PAIR, globals=on),
+        "with": timeit.Timer(WITH, globals=on),
+        "pair, off": timeit.Timer(PAIR, globals=off),
+        "with, off": timeit.Timer(WITH, globals=off),
+        "record": timeit.Timer("add(0.00123)", globals={"add": DurationSketch().add}),
+        "dict, pair": timeit.Timer("timers.start('operation'); timers.stop('operation')", globals=plain),
+        "dict, with": timeit.Timer("with timers.profile('operation'): pass", globals=plain),
     }
 
 
 def measure_timers() -> None:
-    on, off, sketch = TrainingProfiler(), TrainingProfiler(enabled=False), DurationSketch()
-    statements = {
-        "pair": timeit.Timer(PAIR, globals={"profiler": on}),
-        "with": timeit.Timer(WITH, globals={"profiler": on}),
-        "pair, off": timeit.Timer(PAIR, globals={"profiler": off}),
-        "with, off": timeit.Timer(WITH, globals={"profiler": off}),
-        "record": timeit.Timer("add(0.00123)", globals={"add": sketch.add}),
-        **lightning_statements(),
-    }
+    dict_timers = DictTimers()
+    statements = timer_statements(dict_timers)
     best = dict.fromkeys(statements, float("inf"))
-    for _ in range(NUM_ROUNDS):
+    for _ in range(NUM_TIMER_ROUNDS):
         for name, statement in statements.items():
             best[name] = min(best[name], statement.timeit(NUM_CALLS) / NUM_CALLS * 1e9)
-    print(f"timers, best of {NUM_ROUNDS} rounds of {NUM_CALLS:,}")
+        dict_timers.durations["operation"].clear()  # or all that comes after would run in a memory full of numbers
+    print(f"timers, best of {NUM_TIMER_ROUNDS} rounds of {NUM_CALLS:,}")
     for name, nanoseconds in best.items():
         limit = f"  (limit {LIMITS_NS[name]} ns)" if name in LIMITS_NS else ""
-        print(f"  {name:16s} {nanoseconds:6.0f} ns{limit}")
-    if len(best) == len(LIMITS_NS):
-        print("  Lightning        not installed")
+        print(f"  {name:16s} {nanoseconds:6.0f} ns  {nanoseconds / best['reference']:5.2f} x reference{limit}")
 
 
 def make_step(

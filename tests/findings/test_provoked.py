@@ -2,12 +2,14 @@
 
 import gc
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 import pytest
 
 from tests.trainer.tiny import Linear, MSETrainer, make_batch, make_loader
@@ -20,8 +22,9 @@ from trackside.callbacks import (
     ProfilingConfig,
 )
 from trackside.events import event_file_name, read_events
-from trackside.findings import Finding, RunFacts, facts_from_events, find
+from trackside.findings import Finding, RunFacts, capture_rules, compile_rules, facts_from_events, find, loop_rules
 from trackside.logger import LoggerConfig
+from trackside.profiling.capture import start_capture
 from trackside.trainer import Batch, ModelConfig, OptimizerConfig, ParallelConfig, SchedulerConfig, TrainerConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_compile_cache")]
@@ -75,6 +78,19 @@ class Recomputing(nn.Module):
         return nn.Dense(1)(nn.remat(Layers)()(x))
 
 
+class Deep(nn.Module):
+    """One layer applied many times, each written out: it takes long to compile and next to nothing to run."""
+
+    config: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        layer = nn.Dense(4)
+        for _ in range(40):
+            x = nn.tanh(layer(x))
+        return nn.Dense(1)(x)
+
+
 class Sleeper(Callback):
     """Takes its time after each step."""
 
@@ -101,6 +117,21 @@ class Hoarder(Callback):
 
     def on_filtered_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
         self.kept.append(jax.numpy.zeros(4096) + epoch_idx)
+
+
+class HostHoarder(Callback):
+    """Keeps an array of the host of every epoch, or only the last ones.
+
+    Args:
+        num_kept: At most so many; None for all.
+    """
+
+    def __init__(self, num_kept: int | None) -> None:
+        super().__init__(CallbackConfig())
+        self.kept: deque[np.ndarray] = deque(maxlen=num_kept)
+
+    def on_filtered_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
+        self.kept.append(np.ones(1 << 20))
 
 
 def train(
@@ -154,10 +185,11 @@ def healthy(tmp_path_factory) -> dict[str, Finding]:
         "checkpointing_dominates",
         "callback_dominates",
         "garbage_collection",
+        "dispatch_bound",
         "recompiling",
         "ragged_last_batch",
-        "slow_compile",
         "device_memory_growth",
+        "host_memory_growth",
         "optimizer_share_high",
         "recompute_share",
         "low_coverage",
@@ -252,6 +284,55 @@ def test_arrays_that_are_kept_are_growth(tmp_path):
     assert found(facts)["device_memory_growth"].subject == "other live arrays"
 
 
+def hoard(tmp_path: Path, num_kept: int | None) -> dict[str, Finding]:
+    """What is found in a training of forty epochs, with a callback that keeps eight megabytes after each."""
+    profiler = MemoryProfiler(MemoryProfileConfig(log_dir=str(tmp_path / "memory"), profile_every_n_steps=2))
+    facts = train(tmp_path / "run", make_loader(2), num_epochs=40, callbacks=[HostHoarder(num_kept), profiler])
+    return found(facts)
+
+
+def test_host_arrays_that_are_kept_are_growth(tmp_path):
+    """A list of arrays of the host that grows is told, with how fast it does."""
+    finding = hoard(tmp_path, num_kept=None)["host_memory_growth"]
+    assert finding.evidence["bytes_per_step"] == pytest.approx(4 << 20, rel=0.25)
+
+
+def test_host_arrays_that_are_let_go_are_no_growth(tmp_path):
+    """The same arrays, of which only the last two are kept."""
+    assert "host_memory_growth" not in hoard(tmp_path, num_kept=2)
+
+
+def test_tiny_steps_are_dispatch_bound(tmp_path, monkeypatch):
+    """Steps that compute for less time than it takes to call them leave the device idle, which is seen."""
+
+    def slow_to_place(batch: Batch) -> Batch:
+        time.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr("trackside.trainer.feed._as_it_is", slow_to_place)
+    monkeypatch.setattr(loop_rules, "MAX_CALL_COST_S", 0.1)  # on a busy machine, a sleep may last
+    finding = found(train(tmp_path, make_loader(100) * 12, log_every_n_steps=1000))["dispatch_bound"]
+    assert finding.evidence["device_idle_for_dispatch_share"] > loop_rules.MIN_IDLE_FOR_DISPATCH
+    assert finding.evidence["device_busy_per_step_s"] < loop_rules.MAX_SMALL_STEP_S
+
+
+def test_layers_that_are_written_out_are_slow_to_compile(tmp_path, monkeypatch):
+    """A run that mostly compiles is told of that, not of recompiling; the least time is lowered to that of a test."""
+    monkeypatch.setattr(compile_rules, "MIN_COMPILE_S", 0.5)
+    findings = found(train(tmp_path, make_loader(10), model_class=Deep))
+    assert "slow_compile" in findings
+    assert "recompiling" not in findings
+
+
+def test_a_compile_that_is_a_small_part_of_the_run_is_not_slow(tmp_path, monkeypatch):
+    """However short it may be, as long as the run is much longer."""
+    monkeypatch.setattr(compile_rules, "MIN_COMPILE_S", 0.0)
+    facts = train(tmp_path, Delayed(make_loader(4 * NUM_STEPS), lambda: time.sleep(DELAY_S)))
+    assert facts.ledger is not None
+    assert facts.ledger.parts["compile"] > 0
+    assert "slow_compile" not in found(facts)
+
+
 def profile_of(tmp_path: Path, model_class: type, batch_size: int, optimizer: str) -> RunFacts:
     """Train for some steps, ten of which are captured."""
     profiler = JAXProfiler(ProfilingConfig(log_dir=str(tmp_path / "profile"), start_step=5, end_step=15))
@@ -267,3 +348,28 @@ def test_optimizer_that_does_most_of_the_work_is_told(tmp_path):
 def test_recomputed_activations_are_told(tmp_path):
     """What rematerialisation costs is told from a capture."""
     assert "recompute_share" in found(profile_of(tmp_path, Recomputing, batch_size=256, optimizer="sgd"))
+
+
+def capture_of(folder: Path, function: Callable[[jax.Array], jax.Array]) -> RunFacts:
+    """Capture some calls of a jitted function by itself, as in a loop of one's own."""
+    call, x = jax.jit(function), jax.numpy.ones((512, 512))
+    call(x).block_until_ready()
+    capture = start_capture(folder, "calls", 1, for_perfetto=False)
+    for step in range(1, 7):
+        with jax.profiler.StepTraceAnnotation("train", step_num=step):
+            call(x).block_until_ready()
+    capture.stop(6)
+    report = capture.wait().report
+    assert report is not None
+    return RunFacts(captures=[{"report": report.to_dict()}])
+
+
+def test_operations_that_the_compiler_made_are_low_coverage(tmp_path):
+    """XLA takes a cumulative sum apart into operations of its own, and does not say what they come from."""
+    finding = found(capture_of(tmp_path, lambda x: jax.numpy.cumsum(x, axis=0)))["low_coverage"]
+    assert finding.evidence["unattributed_share"] > 1 - capture_rules.MIN_RESOLVED
+
+
+def test_operations_that_say_where_they_come_from_are_no_low_coverage(tmp_path):
+    """Products and functions of their numbers are all told."""
+    assert "low_coverage" not in found(capture_of(tmp_path, lambda x: jax.numpy.tanh(x @ x)))

@@ -1,5 +1,7 @@
 """The examples of the profiling guide, as they are written there but for the import, with an Equinox model."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -63,7 +65,7 @@ def test_using_the_profiler_directly(capsys):
     start_time = profiler.start_timer("my_operation")
     profiler.end_timer("my_operation", start_time)
     log_profiling_metrics()
-    assert "my_operation: avg=0.0000s, total=0.00s, count=1" in capsys.readouterr().out
+    assert re.search(r"my_operation: avg=\d\.\d{4}s, total=\d\.\d\ds, count=1\n", capsys.readouterr().out)
 
 
 def test_using_decorators():

@@ -92,6 +92,20 @@ def test_tracing_a_loss_is_never_its_time(profiler):
     assert sorted(profiler.not_sampled_yet()) == ["model_update", "my_loss"]
 
 
+def test_after_a_reset_a_step_is_awaited_when_it_is_next_called(profiler, capsys):
+    """What is profiled then and has no such step, as in PyTorch, is not shown with what a step before left open."""
+    step = profile_make_step(jax.jit(my_make_step, static_argnums=2), profiler=profiler)
+    train(step, my_loss, num_steps=2)
+    assert profiler.wait(30)
+    profiler.reset()
+    with profiler.time("forward"):
+        pass
+    profiler.log_metrics(1)
+    assert "not sampled yet" not in capsys.readouterr().out
+    train(step, my_loss, num_steps=1)
+    assert profiler.not_sampled_yet() == ["loss_fn_computation", "model_update"]
+
+
 def test_a_step_that_is_not_jitted_as_a_whole_has_its_loss_measured(profiler):
     """The loss is called in it for real, so that nothing has to be sampled."""
     gradient = jax.jit(jax.value_and_grad(my_loss))

@@ -47,10 +47,12 @@ def test_an_operation_is_awaited_until_it_has_a_sample_and_a_step():
     assert (shares.awaited(), [share.name for share in shares.found()]) == ([], ["loss"])
 
 
-def test_clearing_keeps_what_is_awaited():
-    """After a reset the operation is awaited again."""
+def test_clearing_forgets_what_is_awaited():
+    """After a reset nothing is awaited until it is asked for again, and then it has no sample and no step."""
     shares, steps = SampledShares(), DurationSketch()
     steps.add(3.0)
     shares.expect("loss", steps).add(1.0, 2.0)
     shares.clear()
+    assert (shares.awaited(), shares.found(), steps.summarise().count) == ([], [], 0)
+    shares.expect("loss", steps)
     assert shares.awaited() == ["loss"]

@@ -105,7 +105,7 @@ class MetricTotals:
 
     def add(self, vector: np.ndarray) -> None:
         """Take in the metrics of the steps that came next."""
-        self._waiting.append(vector)
+        self._waiting.append(vector.copy())  # or, on a CPU, it would keep the device's array alive
         if len(self._waiting) >= _FOLD_EVERY:
             self._fold()
 

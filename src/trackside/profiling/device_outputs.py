@@ -6,6 +6,7 @@ from typing import Any
 
 from trackside.profiling.completions import Waitable
 
+_CONTAINERS = (tuple, list, dict)
 _ON_THE_HOST = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
@@ -45,7 +46,9 @@ def find_one_array(output: Any) -> Sequence[Waitable]:
         return find_arrays(output)
     chosen = None
     for element in output:
-        if isinstance(element, jax.Array) and (chosen is None or element.size <= chosen.size):
+        if isinstance(element, _CONTAINERS) or not isinstance(element, jax.Array):  # the first is the faster question
+            continue
+        if chosen is None or element.size <= chosen.size:
             chosen = element
     if chosen is None:
         return find_arrays(output)
@@ -59,6 +62,10 @@ class _CudaEvent:
 
     def __init__(self, torch: Any, device: Any):
         self._event = torch.cuda.current_stream(device).record_event()
+
+    def is_ready(self) -> bool:
+        """Whether the work is done."""
+        return self._event.query()
 
     def block_until_ready(self) -> None:
         """Return when the work is done."""

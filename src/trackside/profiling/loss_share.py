@@ -55,6 +55,7 @@ class LossShareSampler:
         self._program = program
         self._steps = steps
         self._loss_name = self._update_name = ""
+        self._num_clears = 0
         self._num_calls = 0
         self._num_to_mark = 0
         """Calls that the open capture still lacks. Raised by its thread, lowered by the loop."""
@@ -71,16 +72,19 @@ class LossShareSampler:
 
     def expect(self, loss_name: str, update_name: str) -> None:
         """Say what the two parts of the step are called."""
-        if (loss_name, update_name) == (self._loss_name, self._update_name):
+        num_clears = self._shares.num_clears
+        if (loss_name, update_name, num_clears) == (self._loss_name, self._update_name, self._num_clears):
             return
         self._shares.forget(self._loss_name)
-        self._loss_name, self._update_name = loss_name, update_name
+        self._loss_name, self._update_name, self._num_clears = loss_name, update_name, num_clears
         self._loss = self._shares.expect(loss_name, self._steps)
         self._update = self._shares.expect(update_name, self._steps)
 
     def mark_call(self) -> AbstractContextManager | None:
         """Count a call of the step that is about to be made; if a capture is to hold it, the mark to make it under."""
         self._num_calls += 1
+        if self._num_clears != self._shares.num_clears:
+            self.expect(self._loss_name, self._update_name)
         if self._num_to_mark > 0:
             self._num_to_mark -= 1
             self._num_marked += 1

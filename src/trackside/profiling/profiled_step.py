@@ -18,7 +18,7 @@ from trackside.profiling.completions import Call
 from trackside.profiling.device_outputs import TracedOutputError, find_arrays, find_one_array
 from trackside.profiling.loss_share import LossShareSampler
 from trackside.profiling.statistics_sketch import DurationSketch
-from trackside.profiling.timers import TrainingProfiler, get_profiler
+from trackside.profiling.timers import DISPATCH, TrainingProfiler, get_profiler
 from trackside.profiling.wrappers import ProfiledCallable, finish_on_device
 
 LOSS_FN_COMPUTATION = "loss_fn_computation"
@@ -95,6 +95,7 @@ class ProfiledJittedStep(ProfiledCallable):
     def __init__(self, function: Callable[..., Any], name: str, profiler: TrainingProfiler):
         super().__init__(function, name, profiler)
         self._operation = profiler.operation(name)
+        self._dispatch_name = name + DISPATCH
         self._clean = DurationSketch()
         """Calls that compiled nothing: compiling is no part of a loss."""
         self._find = find_one_array
@@ -109,6 +110,7 @@ class ProfiledJittedStep(ProfiledCallable):
         if not profiler.enabled:
             return function(*args, **kwargs)
         num_events = compiles.num_events
+        follows_idle = profiler.completions.look()
         start = profiler.start_timer(self._name)
         try:
             marker = sampler.mark_call()
@@ -130,8 +132,9 @@ class ProfiledJittedStep(ProfiledCallable):
             profiler.cancel_timer(start)
             return output
         record = self._operation.add if has_compiled else self._record
-        call = Call(start, returned, arrays, record, self._on_marked_seen if marker is not None else self._on_seen)
-        finish_on_device(profiler, self._name, call)
+        on_seen = self._on_seen if marker is None else self._on_marked_seen
+        call = Call(start, returned, arrays, record, on_seen, follows_idle, is_urgent=marker is not None)
+        finish_on_device(profiler, self._dispatch_name, call)
         return output
 
     def _without_wrappers(

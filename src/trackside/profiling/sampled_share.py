@@ -72,10 +72,6 @@ class SampledShare:
         """The share by all samples; there has to be one."""
         return pool(list(self._samples))
 
-    def clear(self) -> None:
-        """Forget the samples."""
-        self._samples.clear()
-
 
 class SampleSource(Protocol):
     """What takes samples, in the background."""
@@ -89,6 +85,8 @@ class SampledShares:
     """The operations of a profiler that have to be sampled, by name."""
 
     def __init__(self) -> None:
+        self.num_clears = 0
+        """How often `clear` was called; when that has changed, nothing is awaited any more."""
         self._shares: dict[str, SampledShare] = {}
         self._sources: weakref.WeakSet[SampleSource] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -127,8 +125,9 @@ class SampledShares:
             return [name for name in self._shares if name not in found]
 
     def clear(self) -> None:
-        """Forget the samples, not what is awaited."""
+        """Forget the samples and what is awaited. What takes samples says again what it awaits when it is next used."""
         with self._lock:
             for share in self._shares.values():
-                share.clear()
                 share.steps.clear()
+            self._shares.clear()
+            self.num_clears += 1

@@ -2,26 +2,19 @@
 
 Count, sum, smallest and largest are exact. Quantiles come from a histogram whose buckets are the upper sixteen bits of
 a 32-bit float: 128 buckets for each factor of two, so that a quantile is within 0.4 % of a value that was recorded,
-from nanoseconds to years. Records are put aside as they come and taken in by the hundred, by functions that Python runs
-in C: a lock and a loop for each of them would cost more than what is measured.
+from nanoseconds to years. Records are put aside as they come and taken in by the thousand, as one array: a lock and a
+loop for each of them would cost more than what is measured.
 """
 
 import math
 import struct
-import sys
 import threading
-from array import array
-from collections import Counter
 from dataclasses import dataclass
 
-MAX_PENDING = 512
+import numpy as np
+
+MAX_PENDING = 2048
 """So many records are put aside before they are taken in."""
-
-NUM_COUNTED_ALL = 4096
-"""Up to so many records all are in the histogram; of those after them every fourth, each time another one."""
-
-_STRIDE = 4
-_UPPER_HALF = slice(1, None, 2) if sys.byteorder == "little" else slice(0, None, 2)
 
 
 @dataclass(frozen=True)
@@ -57,13 +50,13 @@ class DurationSketch:
     """
 
     __slots__ = (
-        "_buckets",
         "_count",
+        "_counts",
+        "_first_bucket",
         "_lock",
         "_max_s",
         "_min_s",
         "_nested_s",
-        "_num_folds",
         "_total_s",
         "nested",
         "pending",
@@ -87,19 +80,11 @@ class DurationSketch:
     def fold(self) -> None:
         """Take in what was put aside."""
         with self._lock:
-            taken, nested = _take(self.pending), _take(self.nested)
-            if nested:
-                self._nested_s += sum(nested)
+            taken, nested_s = _take(self.pending), sum(_take(self.nested))
+            self._nested_s += nested_s
             if taken:
-                self._count += len(taken)
-                self._total_s += sum(taken)
-                self._min_s = min(self._min_s, min(taken))
-                self._max_s = max(self._max_s, max(taken))
-                self._num_folds += 1
-                if self._count > NUM_COUNTED_ALL:
-                    # From another one each time, or what happens every fourth time would always or never be in it.
-                    taken = taken[self._num_folds % _STRIDE :: _STRIDE]
-                self._buckets.update(array("H", array("f", taken).tobytes())[_UPPER_HALF])
+                # By way of bytes, as numpy takes three times as long to look at each number of a list.
+                self._take_in(np.frombuffer(struct.pack(f"{len(taken)}d", *taken)))
 
     def clear(self) -> None:
         """Forget everything."""
@@ -118,22 +103,42 @@ class DurationSketch:
                 self._count, self._total_s, self._nested_s, low, self._max_s, p50_s=p50, p95_s=p95, p99_s=p99
             )
 
+    def _take_in(self, values: np.ndarray) -> None:
+        total_s, low, high = float(values.sum()), float(values.min()), float(values.max())
+        buckets = values.astype(np.float32).view(np.uint32) >> 16
+        first = int(buckets.min())
+        counts = np.bincount(buckets - first)
+        self._count += len(values)
+        self._total_s += total_s
+        self._min_s, self._max_s = min(self._min_s, low), max(self._max_s, high)
+        self._add_counts(first, counts)
+
+    def _add_counts(self, first: int, counts: np.ndarray) -> None:
+        """Add to the histogram, which reaches from the first bucket that has records to the last."""
+        if not len(self._counts):
+            self._first_bucket, self._counts = first, counts
+            return
+        begin = min(self._first_bucket, first)
+        end = max(self._first_bucket + len(self._counts), first + len(counts))
+        merged = np.zeros(end - begin, np.int64)
+        for start, part in ((self._first_bucket, self._counts), (first, counts)):
+            merged[start - begin : start - begin + len(part)] += part
+        self._first_bucket, self._counts = begin, merged
+
     def _forget(self) -> None:
-        self._count = self._num_folds = 0
+        self._count = self._first_bucket = 0
         self._total_s = self._nested_s = self._max_s = 0.0
         self._min_s = math.inf
-        self._buckets: Counter[int] = Counter()
+        self._counts = np.zeros(0, np.int64)
 
     def _quantiles(self, *shares: float) -> list[float]:
-        """The values below which so much of the records lies. The shares have to rise."""
-        ranks = [max(math.ceil(share * self._buckets.total()), 1) for share in shares]
-        found: list[float] = []
-        num_below = 0
-        for bucket in sorted(self._buckets):
-            num_below += self._buckets[bucket]
-            while len(found) < len(ranks) and num_below >= ranks[len(found)]:
-                found.append(min(max(_middle(bucket), self._min_s), self._max_s))
-        return found or [0.0] * len(shares)
+        """The values below which so much of the records lies."""
+        if not len(self._counts):
+            return [0.0] * len(shares)
+        num_up_to = np.cumsum(self._counts)
+        ranks = [max(math.ceil(share * int(num_up_to[-1])), 1) for share in shares]
+        found = self._first_bucket + np.searchsorted(num_up_to, ranks)
+        return [min(max(_middle(int(bucket)), self._min_s), self._max_s) for bucket in found]
 
 
 def _take(records: list[float]) -> list[float]:

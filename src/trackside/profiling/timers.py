@@ -93,6 +93,7 @@ class TrainingProfiler(SpanTimers):
         Wrapped calls whose arrays are not there yet are not in it; `wait` waits for them. Operations that have to be
         sampled are in it once they were.
         """
+        self.completions.settle()
         wall_s = self._now() - self._started_s
         summary: dict[str, OperationSummary] = {}
         with self._lock:

@@ -112,6 +112,7 @@ def timed_call(
     """Call a function and time it: until it returns, or until the arrays are there that it returned."""
     if not profiler.enabled:
         return function(*args, **kwargs)
+    follows_idle = profiler.completions.look()
     start = profiler.start_timer(name)
     try:
         output = function(*args, **kwargs)
@@ -125,17 +126,16 @@ def timed_call(
         profiler.cancel_timer(start)
         return output
     if arrays:
-        finish_on_device(profiler, name, Call(start, returned, arrays, profiler.operation(name).add))
+        call = Call(start, returned, arrays, profiler.operation(name).add, follows_idle=follows_idle)
+        finish_on_device(profiler, name + DISPATCH, call)
     else:
         profiler.end_timer_at(name, start, returned)
     return output
 
 
-def finish_on_device(profiler: TrainingProfiler, name: str, call: Call) -> None:
+def finish_on_device(profiler: TrainingProfiler, dispatch_name: str, call: Call) -> None:
     """Count what the host did as dispatch, and the call itself when its arrays are there."""
-    dispatch = name + DISPATCH
-    profiler.operation(dispatch)
-    profiler.end_timer_at(dispatch, call.start_s, call.returned_s)
+    profiler.end_timer_at(dispatch_name, call.start_s, call.returned_s)
     if profiler.sync:
         profiler.completions.wait_for(call)
     else:
