@@ -52,14 +52,23 @@ def analyse_trace(
     files = [] if isinstance(source, bytes) else find_trace_files(Path(source))
     names = [str(file) for file in files] or ["the given bytes"]
     contents = [source] if isinstance(source, bytes) else (read_trace_file(file) for file in files)
-    spaces = [_read(data, name) for data, name in zip(contents, names, strict=True)]
+    spaces = [read_space(data, name) for data, name in zip(contents, names, strict=True)]
     try:
-        return _Analysis(spaces, program, step_name, marked_only).report(tuple(str(file) for file in files))
+        return Analysis(spaces, program, step_name, marked_only).report(tuple(str(file) for file in files))
     except WireError as error:  # metadata and programs are decoded only where they are needed
         raise TraceError(f"{', '.join(names)}: is damaged ({error}). {_ADVICE}") from error
 
 
-def _read(data: bytes, name: str) -> XSpace:
+def read_space(data: bytes, name: str) -> XSpace:
+    """Read one file of a trace.
+
+    Args:
+        data: Its contents.
+        name: What errors call it.
+
+    Raises:
+        TraceError: The file is empty, truncated, damaged or of another kind.
+    """
     if not data:
         raise TraceError(f"{name}: is empty. The trace was not written, as by a full disk: take it again.")
     try:
@@ -72,7 +81,7 @@ def _read(data: bytes, name: str) -> XSpace:
 
 
 @dataclass
-class _Analysis:
+class Analysis:
     """The steps from events to tables. Each is computed once, from those above it."""
 
     spaces: Sequence[XSpace]
@@ -100,6 +109,7 @@ class _Analysis:
         self.coverage = self.totals.coverage()
 
     def report(self, files: tuple[str, ...]) -> TraceReport:
+        """All tables of it."""
         tables = summarise_ops(self.totals)
         devices = self._device_times()
         notes = [note for space in self.spaces for note in space.errors + space.warnings]

@@ -1,0 +1,135 @@
+"""What changed around the program, told from the rows of two runs: compiles, batches, configuration, environment."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trackside.compare.cause import Cause
+from trackside.compare.sides import Side
+from trackside.findings.wording import count
+
+MIN_BATCH_CHANGE = 0.01
+# Where a run is written to and what it is called has no part in how fast it is.
+_UNIMPORTANT = frozenset(
+    {"log_path", "log_dir", "dirpath", "profile_log_dir", "cmd_logging_name", "run_name", "wb_name", "name_suffix"}
+)
+_PLACES = (
+    ("backend", "backend"),
+    ("devices", "devices"),
+    ("mesh", "mesh"),
+    ("platform", "platform"),
+    ("hostname", "host"),
+)
+_NUM_LISTED = 3
+_MAX_TEXT = 60
+
+
+def run_causes(before: Side, after: Side) -> Iterator[Cause]:
+    """All changes that two runs wrote down."""
+    yield from _changed_compiles(before, after)
+    yield from _changed_batch_size(before, after)
+    yield from _changed_config(before, after)
+    yield from _changed_environment(before.environment, after.environment)
+
+
+def _changed_compiles(before: Side, after: Side) -> Iterator[Cause]:
+    first, second = (Counter(row["function"] for row in side.compiles) for side in (before, after))
+    for function in second:
+        if second[function] <= max(first[function], 1):
+            continue
+        rows = [row for row in after.compiles if row["function"] == function]
+        cost_s = sum(row.get(part) or 0.0 for row in rows for part in ("trace_s", "lower_s", "compile_s"))
+        reasons = _reasons(rows)
+        yield Cause(
+            "more_recompiles",
+            f"{function} was compiled {count(second[function], 'time')} in place of {first[function]}"
+            + (f": {reasons}" if reasons else ""),
+            {"compiles_before": first[function], "compiles_after": second[function], "compile_time_s": cost_s},
+            function,
+            cost_s / after.num_steps if after.num_steps else None,
+        )
+
+
+def _reasons(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What changed in the arguments, as the rows tell it."""
+    texts = (
+        f"{change['path']} {change['kind']} {change['old']} -> {change['new']}"
+        for row in rows
+        for change in row.get("changes") or ()
+    )
+    return next(iter(dict.fromkeys(texts)), "")
+
+
+def _changed_batch_size(before: Side, after: Side) -> Iterator[Cause]:
+    first, second = before.steps.batch_size, after.steps.batch_size
+    if first and second and abs(second / first - 1.0) > MIN_BATCH_CHANGE:
+        yield Cause(
+            "batch_size_changed",
+            f"a step has {second:.4g} examples in place of {first:.4g}",
+            {"examples_before": first, "examples_after": second},
+        )
+
+
+def _changed_config(before: Side, after: Side) -> Iterator[Cause]:
+    first, second = dict(flat_config(before.config)), dict(flat_config(after.config))
+    changes = {
+        path: f"{_text(first.get(path, '(not set)'))} -> {_text(second.get(path, '(not set)'))}"
+        for path in dict.fromkeys((*first, *second))
+        if first.get(path, _MISSING) != second.get(path, _MISSING)
+    }
+    if changes and first and second:
+        shown = ", ".join(f"{path} {change}" for path, change in list(changes.items())[:_NUM_LISTED])
+        more = f" and {len(changes) - _NUM_LISTED} more" if len(changes) > _NUM_LISTED else ""
+        yield Cause("config_changed", f"the configuration: {shown}{more}", changes, next(iter(changes)))
+
+
+_MISSING = object()
+
+
+def flat_config(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a configuration by their dotted paths, but for those that have no part in speed."""
+    if isinstance(config, Mapping):
+        for name, value in config.items():
+            if name not in _UNIMPORTANT:
+                yield from flat_config(value, f"{path}.{name}" if path else str(name))
+    elif isinstance(config, list) and any(isinstance(entry, Mapping | list) for entry in config):
+        for index, entry in enumerate(config):
+            yield from flat_config(entry, f"{path}[{index}]")
+    else:
+        yield path, config
+
+
+def _text(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+
+
+def _changed_environment(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Cause]:
+    if not before or not after:
+        return
+    versions = [{"python": side.get("python"), **(side.get("versions") or {})} for side in (before, after)]
+    changed = {
+        name: f"{versions[0].get(name, 'none')} -> {versions[1].get(name, 'none')}"
+        for name in dict.fromkeys((*versions[0], *versions[1]))
+        if versions[0].get(name) != versions[1].get(name)
+    }
+    if changed:
+        shown = ", ".join(f"{name} {change}" for name, change in changed.items())
+        yield Cause("versions_changed", f"other versions: {shown}", changed, next(iter(changed)))
+    places = {
+        text: f"{_text(before.get(name))} -> {_text(after.get(name))}"
+        for name, text in _PLACES
+        if name in before and name in after and before[name] != after[name]
+    }
+    if places:
+        shown = ", ".join(f"{name} {change}" for name, change in places.items())
+        yield Cause("device_changed", f"another machine: {shown}", places, next(iter(places)))
+    yield from _changed_code(before.get("git") or {}, after.get("git") or {})
+
+
+def _changed_code(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Cause]:
+    commits = [str(side.get("commit", ""))[:9] for side in (before, after)]
+    if all(commits) and commits[0] != commits[1]:
+        yield Cause("code_changed", f"another commit: {commits[0]} -> {commits[1]}", {"commit": " -> ".join(commits)})
+    elif before.get("dirty") or after.get("dirty"):
+        yield Cause("code_changed", "the code may differ: one was run with changes that were not committed")

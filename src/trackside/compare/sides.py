@@ -1,0 +1,163 @@
+"""One side of a comparison: what is known of a run, or of a captured window, in the form that both are compared by."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trackside.compare.step_time import MIN_WINDOW, StepSeries
+from trackside.compare.traced_steps import TracedSteps, flops_by_scope, read_traced_steps, traced_steps_from_row
+from trackside.errors import ConfigError
+from trackside.profiling.ledger import LedgerTotals
+from trackside.runs import MetricTable, Run, open_run
+from trackside.runs.event_file import process_index_of
+from trackside.trace import TraceError
+
+RunOrPath = Run | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is known of one of two runs. What was not measured is empty or None."""
+
+    name: str
+    path: str
+    kind: str
+    """`run` or `trace`."""
+    steps: StepSeries
+    """The times of steps that nothing disturbed but the machine."""
+    num_steps: int = 0
+    ledger: LedgerTotals | None = None
+    time_rows: MetricTable | None = None
+    """Where the time went, about once a second."""
+    trace: TracedSteps | None = None
+    memory: Sequence[Mapping[str, Any]] = ()
+    compiles: Sequence[Mapping[str, Any]] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What could not be read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Which run it is, as plain values."""
+        return {
+            "name": self.name,
+            "path": self.path,
+            "kind": self.kind,
+            "num_steps": self.num_steps,
+            "batch_size": self.steps.batch_size,
+            "capture": None if self.trace is None else self.trace.source,
+        }
+
+
+def read_sides(before: RunOrPath, after: RunOrPath) -> tuple[Side, Side]:
+    """Read two runs, or two captured windows.
+
+    Raises:
+        ConfigError: One is a run and the other a trace.
+        RunError: A run cannot be found or read.
+        TraceError: A trace cannot be found or read.
+    """
+    sides = read_side(before), read_side(after)
+    if sides[0].kind != sides[1].kind:
+        run, trace = sorted(sides, key=lambda side: side.kind)
+        raise ConfigError(
+            f"{run.path} is a run and {trace.path} a trace; compare two runs or two traces. A run's own captures lie "
+            "below its tensorboard folder"
+        )
+    return sides
+
+
+def read_side(source: RunOrPath) -> Side:
+    """Read a run, or a captured window.
+
+    Raises:
+        RunError: A run cannot be found or read.
+        TraceError: A trace cannot be found or read.
+    """
+    if isinstance(source, Run):
+        return _side_of_run(source)
+    path = Path(source)
+    if is_run(path) or not path.exists():
+        return _side_of_run(open_run(path))
+    return _side_of_trace(path)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run's folder or one of its event files."""
+    if path.is_dir():
+        return any(process_index_of(entry) is not None for entry in path.iterdir())
+    return process_index_of(path) is not None
+
+
+def _side_of_trace(path: Path) -> Side:
+    trace = read_traced_steps(path)
+    return Side(
+        name=path.name,
+        path=str(path),
+        kind="trace",
+        steps=StepSeries(path.name, trace.step_s, np.ones(len(trace.step_s), np.int64)),
+        num_steps=trace.num_steps or 0,
+        trace=trace,
+    )
+
+
+def _side_of_run(run: Run) -> Side:
+    times, ledger = run.step_times, run.ledger
+    trace, notes = _last_capture(run)
+    clean = times.clean & _is_inside(run)
+    is_counted = ledger is not None and ledger.num_steps and ledger.num_samples
+    batch_size = ledger.num_samples / ledger.num_steps if ledger is not None and is_counted else None
+    return Side(
+        name=run.name,
+        path=str(run.path),
+        kind="run",
+        steps=StepSeries(run.name, times.seconds[clean], times.num_steps[clean], int((~clean).sum()), batch_size),
+        num_steps=run.step,
+        ledger=ledger,
+        time_rows=run.metrics.get("time"),
+        trace=trace,
+        memory=run.memory,
+        compiles=[row for row in run.compiles if not row.get("is_operation")],
+        config=run.config,
+        environment=run.environment,
+        notes=(*notes, *(f"{run.name}: {problem}" for problem in run.problems)),
+    )
+
+
+def _is_inside(run: Run) -> np.ndarray:
+    """Which intervals lie away from moments at which the loop waits for all steps in flight; all, if too few do.
+
+    Until then it hears of each step a few batches late, and of the last ones at once: with a slow loader, the intervals
+    before such a moment look too short by that, and the ones after it too long.
+    """
+    times = run.step_times
+    settled = [np.unique(run.metrics[mode].step) for mode in ("train_epoch", "val", "test") if mode in run.metrics]
+    settled += [np.array([row["step"] for row in rows if row.get("step")]) for rows in (run.checkpoints, run.memory)]
+    settled += [np.array([row["first_step"] - 1, row["last_step"]]) for row in run.captures]
+    moments = np.unique(np.concatenate([np.zeros(1), *settled]))
+    # The last such moment before the end of each interval, and the first one from there on.
+    after = np.searchsorted(moments, times.step, side="left")
+    distance_before = times.step - times.num_steps - moments[np.maximum(after - 1, 0)]
+    distance_after = np.append(moments, np.inf)[after] - times.step
+    is_inside = (distance_before >= MIN_WINDOW) & (distance_after >= MIN_WINDOW)
+    enough = (is_inside & times.clean).sum() >= 0.5 * times.clean.sum()
+    return is_inside if enough else np.ones(len(times), bool)
+
+
+def _last_capture(run: Run) -> tuple[TracedSteps | None, list[str]]:
+    """The last capture that worked: from its trace, or from what the run wrote down of it where that is gone."""
+    rows = [row for row in run.captures if row.get("report")]
+    if not rows:
+        return None, []
+    row = rows[-1]
+    told = traced_steps_from_row(row)
+    try:
+        trace = read_traced_steps(row["path"], program=row["report"].get("step_program"), marked_only=True)
+    except TraceError as error:
+        return told, [f"{run.name}: its capture is known by its tables only, without intervals ({error})"]
+    flops = flops_by_scope(row["report"])
+    return TracedSteps(**{**vars(trace), "flops": flops}), []

@@ -1,0 +1,180 @@
+"""A captured window, step by step: the device time of each scope and operation in each of its steps.
+
+The tables of a trace report hold sums over the window. How sure a difference is can be told from single steps only.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trackside.trace.analyse import Analysis, read_space
+from trackside.trace.errors import TraceError
+from trackside.trace.files import find_trace_files, read_trace_file
+from trackside.trace.hlo import HloModule
+from trackside.trace.ops import OpInfo
+from trackside.trace.peak_memory import peak_memory
+from trackside.trace.tables import NO_SCOPE
+from trackside.trace.wire import WireError
+from trackside.trace.xspace import PS_PER_S
+
+_NUMBER = re.compile(r"(\.\d+|\.clone|\.remat\d*)+$")
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PerStep:
+    """Seconds of device time per step."""
+
+    mean_s: float
+    samples: np.ndarray | None = None
+    """One entry per execution of the step, in order; None where the steps are not known one by one."""
+
+
+@dataclass(frozen=True)
+class TracedSteps:
+    """What two captured windows are compared by."""
+
+    source: str
+    """Where it was read from."""
+    step_program: str | None
+    num_steps: int | None
+    scopes: Mapping[Key, PerStep]
+    """By scope path and phase."""
+    ops: Mapping[Key, PerStep]
+    """By operation without its number, scope path and phase."""
+    step_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """From the start of each step to that of the next."""
+    module: HloModule | None = field(default=None, repr=False)
+    """The program of the step, where the trace holds it."""
+    flops: Mapping[Key, float] = field(default_factory=dict)
+    """FLOPs per step by scope path and phase, where they were counted."""
+    peak_bytes: Mapping[str, float] = field(default_factory=dict)
+    """The program's memory: by what it holds."""
+
+
+def read_traced_steps(source: str | Path, program: str | None = None, marked_only: bool = False) -> TracedSteps:
+    """Read a captured window.
+
+    Args:
+        source: A `*.xplane.pb` file or a directory; see `trackside.trace.analyse_trace`.
+        program: Whose executions to look at; the program of the steps if left out.
+        marked_only: See `trackside.trace.analyse_trace`.
+
+    Raises:
+        TraceError: If there is no trace, or it cannot be read.
+    """
+    files = find_trace_files(Path(source))
+    spaces = [read_space(read_trace_file(file), str(file)) for file in files]
+    try:
+        analysis = Analysis(spaces, program, "train", marked_only)
+        report = analysis.report(tuple(str(file) for file in files))
+    except WireError as error:
+        raise TraceError(f"{source}: is damaged ({error}); take the trace again") from error
+    module = report.modules.get(report.step_program or "")
+    memory = None if module is None else peak_memory(module.proto)
+    scope_s, op_s = _sum_by_step(analysis)
+    return TracedSteps(
+        source=str(source),
+        step_program=report.step_program,
+        num_steps=report.num_steps,
+        scopes=scope_s,
+        ops=op_s,
+        step_s=_step_seconds(report.to_dict()),
+        module=module,
+        peak_bytes={} if memory is None else _memory_figures(vars(memory)),
+    )
+
+
+def traced_steps_from_row(row: Mapping[str, Any]) -> TracedSteps | None:
+    """What a run's row `capture` tells of its window, where the trace itself is gone; None if it failed."""
+    report = row.get("report")
+    if not report:
+        return None
+    num_devices = sum(device["window_s"] > 0 for device in report["devices"])
+    num_steps = (report["num_steps"] or 0) * num_devices
+    if not num_steps:
+        return None
+
+    def table(name: str, key_of: Any) -> dict[Key, PerStep]:
+        sums: dict[Key, float] = defaultdict(float)
+        for entry in report[name]["rows"]:
+            sums[key_of(entry)] += entry["busy_s"] / num_steps
+        return {key: PerStep(busy_s) for key, busy_s in sums.items()}
+
+    return TracedSteps(
+        source=str(row.get("path", "")),
+        step_program=report["step_program"],
+        num_steps=report["num_steps"],
+        scopes=table("scopes", lambda entry: (entry["scope"], entry["phase"])),
+        ops=table("ops", lambda entry: (plain_name(entry["op"]), entry["scope"], entry["phase"])),
+        step_s=_step_seconds(report),
+        flops=flops_by_scope(report),
+        peak_bytes=_memory_figures(report.get("peak_memory") or {}),
+    )
+
+
+def flops_by_scope(report: Mapping[str, Any]) -> dict[Key, float]:
+    """The FLOPs per step that a report holds as plain values."""
+    rows = (report.get("flops") or {}).get("rows", ())
+    sums: dict[Key, float] = defaultdict(float)
+    for row in rows:
+        sums["/".join(row["scope"]) or NO_SCOPE, row["phase"]] += row["flops"]
+    return dict(sums)
+
+
+def plain_name(op: str) -> str:
+    """An operation's name without the number that the compiler gave it."""
+    return _NUMBER.sub("", op)
+
+
+def _memory_figures(memory: Mapping[str, Any]) -> dict[str, float]:
+    names = {"parameter_bytes": "arguments", "temporary_bytes": "temporaries", "output_bytes": "outputs"}
+    return {text: memory[name] for name, text in names.items() if memory.get(name) is not None}
+
+
+def _step_seconds(report: Mapping[str, Any]) -> np.ndarray:
+    """From the start of each step to that of the next, on the first device that made them."""
+    runs = report["runs"]
+    chosen = [index for index, name in enumerate(runs["program"]) if name == report["step_program"]]
+    chosen = [index for index in chosen if runs["device"][index] == runs["device"][chosen[0]]]
+    starts = np.array([runs["start_s"][index] for index in chosen])
+    num_steps = np.array([max(runs["num_steps"][index], 1) for index in chosen])
+    return np.diff(starts) / num_steps[:-1] if len(starts) > 1 else np.zeros(0)
+
+
+def _sum_by_step(analysis: Analysis) -> tuple[dict[Key, PerStep], dict[Key, PerStep]]:
+    """Device time by scope and by operation, in each execution of the step's program."""
+    ops, runs, num_keys = analysis.ops, analysis.runs, len(analysis.infos)
+    step_runs = np.flatnonzero(analysis.is_step_run)
+    position = np.full(len(runs) + 1, -1)
+    position[step_runs] = np.arange(len(step_runs))
+    of_step = position[runs.of_event]  # events of no execution have -1, which is the last entry: none
+    known = np.flatnonzero(of_step >= 0)
+    cells = of_step[known] * num_keys + ops.key[known]
+    times = np.bincount(cells, weights=analysis.share_ps[known], minlength=len(step_runs) * num_keys)
+    times = times.reshape(len(step_runs), num_keys) / PS_PER_S
+    steps_per_run = max(_mean_steps(analysis), 1.0)
+    scope_sums: dict[Key, np.ndarray] = {}
+    op_sums: dict[Key, np.ndarray] = {}
+    for index in np.flatnonzero(times.any(axis=0)).tolist():
+        info: OpInfo = analysis.infos[index]
+        scope = "/".join(info.scope) or NO_SCOPE
+        for sums, key in ((scope_sums, (scope, info.phase)), (op_sums, (plain_name(info.name), scope, info.phase))):
+            sums[key] = sums.get(key, 0.0) + times[:, index] / steps_per_run
+
+    def samples(sums: dict[Key, np.ndarray]) -> dict[Key, PerStep]:
+        return {key: PerStep(float(values.mean()), values) for key, values in sums.items()}
+
+    return samples(scope_sums), samples(op_sums)
+
+
+def _mean_steps(analysis: Analysis) -> float:
+    """How many steps an execution makes."""
+    num_steps = analysis.steps.num_steps[analysis.is_step_run]
+    return float(num_steps.mean()) if len(num_steps) else 1.0

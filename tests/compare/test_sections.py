@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.compare.written_runs import STEP_S, write_run
+from trackside.compare.sections import MIN_TIME_ROWS, compile_differences, ledger_differences, memory_differences
+from trackside.compare.sides import Side, read_side
+from trackside.compare.step_time import StepSeries
+from trackside.compare.traced_steps import TracedSteps
+
+NO_STEPS = StepSeries("made up", np.zeros(0), np.zeros(0, np.int64))
+
+
+def made_up(**fields: object) -> Side:
+    return Side(**{"name": "made up", "path": "made up", "kind": "run", "steps": NO_STEPS, **fields})  # pyright: ignore[reportArgumentType]
+
+
+def compiled(*functions: str) -> list[dict[str, object]]:
+    return [{"function": function, "trace_s": 0.5, "lower_s": 0.0, "compile_s": 1.5} for function in functions]
+
+
+def test_parts_of_long_runs_have_intervals(tmp_path: Path):
+    """With rows enough, a part that grew is significant by about as much as it grew; compiling has no interval."""
+    sides = [read_side(write_run(tmp_path / str(factor), factor * STEP_S)) for factor in (1.0, 1.5)]
+    found = {one.name: one for one in ledger_differences(sides[0], sides[1], np.random.default_rng(0))}
+    assert found["device_wait"].is_significant
+    assert found["device_wait"].change == pytest.approx(0.5 * STEP_S, rel=0.05)
+    assert not found["data_wait"].is_significant
+    assert found["compile"].low is None
+
+
+def test_parts_of_short_runs_have_none(tmp_path: Path):
+    """With few rows the totals stand for themselves."""
+    side = read_side(write_run(tmp_path / "short", STEP_S, num_steps=100 * (MIN_TIME_ROWS - 1)))
+    found = ledger_differences(side, side, np.random.default_rng(0))
+    assert found
+    assert all(one.low is None for one in found)
+
+
+def test_runs_without_a_ledger_have_no_parts():
+    """Nothing is made up."""
+    assert ledger_differences(made_up(), made_up(), np.random.default_rng(0)) == ()
+
+
+def test_compiles_are_counted_and_timed_by_function():
+    """A function that compiled once more is an exact difference; its seconds have no interval."""
+    before, after = made_up(compiles=compiled("step")), made_up(compiles=compiled("step", "step", "other"))
+    found = {(one.name, one.unit): one for one in compile_differences(before, after)}
+    assert (found["step", "count"].before, found["step", "count"].after) == (1, 2)
+    assert found["step", "count"].is_significant
+    assert found["step", "s"].change == pytest.approx(2.0)
+    assert found["other", "count"].before == 0
+
+
+def test_memory_is_compared_by_peak_and_owner():
+    """The most of all samples counts, for what both runs have."""
+    samples = [
+        {"memory": {"gpu:0": {"peak_bytes_in_use": peak}}, "host": {}, "live": {"params": params, "num_arrays": 3}}
+        for peak, params in ((10, 4), (20, 4))
+    ]
+    trace = TracedSteps("made up", None, None, {}, {}, peak_bytes={"temporaries": 7})
+    before, after = made_up(memory=samples[:1], trace=trace), made_up(memory=samples, trace=trace)
+    found = {one.name: one for one in memory_differences(before, after)}
+    assert found["peak on gpu:0"].change == 10
+    assert found["live: params"].change == 0
+    assert found["program: temporaries"].after == 7
+    assert "live: num_arrays" not in found

@@ -1,0 +1,69 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.compare.pairs import NUM_STEPS
+from trackside.compare.traced_steps import plain_name, read_traced_steps, traced_steps_from_row
+from trackside.runs import open_run
+from trackside.trace import TraceError, analyse_trace
+
+
+def test_steps_add_up_to_the_tables(step_capture: Path) -> None:
+    """The device time of scopes in single steps sums up to what the report says of the whole window."""
+    traced, report = read_traced_steps(step_capture), analyse_trace(step_capture)
+    for row in report.scopes:
+        samples = traced.scopes[row.scope, row.phase].samples
+        assert samples is not None
+        assert len(samples) == NUM_STEPS
+        np.testing.assert_allclose(samples.sum(), row.busy_s, rtol=1e-6)
+
+
+def test_operations_add_up_to_scopes(step_capture: Path) -> None:
+    """The operations of a scope take as long as the scope."""
+    traced = read_traced_steps(step_capture)
+    for (scope, phase), per_step in traced.scopes.items():
+        ops = sum(op.mean_s for (_, *key), op in traced.ops.items() if key == [scope, phase])
+        assert ops == pytest.approx(per_step.mean_s)
+
+
+def test_a_window_has_times_between_steps(step_capture: Path) -> None:
+    """Step times are from each start to the next."""
+    traced = read_traced_steps(step_capture)
+    assert len(traced.step_s) == NUM_STEPS - 1
+    assert (traced.step_s > 0).all()
+
+
+def test_a_row_tells_the_same_without_the_trace(measured_run: Path) -> None:
+    """What a run wrote down of a capture gives the same scopes in the mean, without single steps."""
+    row = open_run(measured_run).captures[-1]
+    told = traced_steps_from_row(row)
+    read = read_traced_steps(row["path"], program=row["report"]["step_program"], marked_only=True)
+    assert told is not None
+    assert told.scopes.keys() == read.scopes.keys()
+    for key, per_step in told.scopes.items():
+        assert per_step.samples is None
+        assert per_step.mean_s == pytest.approx(read.scopes[key].mean_s)
+
+
+def test_a_row_of_a_failed_capture_tells_nothing() -> None:
+    """A capture without tables is none."""
+    assert traced_steps_from_row({"report": None, "error": "full disk"}) is None
+
+
+def test_a_torn_trace_is_an_error(step_capture: Path, tmp_path: Path) -> None:
+    """A file that was cut off is named, whatever part of it is missing."""
+    torn = tmp_path / "torn.xplane.pb"
+    shutil.copy(next(step_capture.rglob("*.xplane.pb")), torn)
+    content = torn.read_bytes()
+    torn.write_bytes(content[: len(content) // 2])
+    with pytest.raises(TraceError, match=r"torn\.xplane\.pb"):
+        read_traced_steps(torn)
+
+
+def test_numbers_of_operations_are_left_out() -> None:
+    """The compiler numbers operations anew each time; the name stays."""
+    assert plain_name("multiply_add_fusion.12") == "multiply_add_fusion"
+    assert plain_name("dot.3.clone") == "dot"
+    assert plain_name("tanh") == "tanh"
