@@ -73,7 +73,7 @@ def save_config(config: ConfigDict | Mapping[str, Any], path: str | os.PathLike[
     if not isinstance(config, ConfigDict | Mapping):
         raise ConfigError(f"save_config: expected a config or a mapping of configs, got {shown(config)}")
     data = config.to_dict() if isinstance(config, ConfigDict) else encode(dict[str, Any], dict(config))
-    _write_atomically(path, dump(data))
+    write_atomically(path, dump(data))
 
 
 def _read(path: pathlib.Path) -> Any:
@@ -96,7 +96,12 @@ def _by_suffix(table: Mapping[str, T], path: pathlib.Path) -> T:
     return table[path.suffix.lower()]
 
 
-def _write_atomically(path: pathlib.Path, text: str) -> None:
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    """Write a file so that a reader finds the old one or the new one, never half of it. Its folder is made if need be.
+
+    Raises:
+        OSError: It cannot be written; the old one is still there.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:

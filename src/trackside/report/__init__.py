@@ -1,0 +1,42 @@
+"""The report of a run: in figures (`summarise_run`), for the terminal (`render_summary`), as a page.
+
+Two runs compared have a page too (`write_comparison_html`). Nothing here needs jax. Parts are loaded when they are
+first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trackside.report.html import render_comparison_html, write_comparison_html, write_html_report
+    from trackside.report.summary import RunSummary, summarise_run
+    from trackside.report.terminal import render_summary
+
+# Each public name -> the module that defines it.
+_EXPORTS = {
+    "RunSummary": "summary",
+    "render_comparison_html": "html",
+    "render_summary": "terminal",
+    "summarise_run": "summary",
+    "write_comparison_html": "html",
+    "write_html_report": "html",
+}
+
+__all__ = [
+    "RunSummary",
+    "render_comparison_html",
+    "render_summary",
+    "summarise_run",
+    "write_comparison_html",
+    "write_html_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'trackside.report' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"trackside.report.{_EXPORTS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,105 @@
+"""Which metric of a run tells how good it got, and its best value.
+
+A checkpoint or early stopping that monitors a metric says which. Without one it is the validation loss, then whatever
+else was validated, then the training loss.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+Direction = Literal["min", "max"]
+
+_HIGHER_IS_BETTER = ("acc", "auc", "bleu", "dice", "f1", "iou", "precision", "psnr", "r2", "recall", "reward", "score")
+_NOT_RESULTS = ("epoch", "step_time", "epoch_time", "grad_norm", "param_norm", "lr", "learning_rate")
+
+
+@dataclass(frozen=True)
+class Monitored:
+    """A metric by which a run is judged."""
+
+    mode: str
+    name: str
+    direction: Direction
+
+    @property
+    def label(self) -> str:
+        """As people write it: `val_loss`."""
+        return f"{self.mode}_{self.name.removesuffix('_mean')}"
+
+
+@dataclass(frozen=True)
+class BestMetric:
+    """The best value of the metric by which a run is judged."""
+
+    label: str
+    value: float
+    step: int
+    last: float
+    """The last value, for comparison."""
+    direction: Direction
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
+def choose_metric(config: Mapping[str, Any], names_by_mode: Mapping[str, list[str]]) -> Monitored | None:
+    """By which metric to judge a run; None if it has none.
+
+    Args:
+        config: The run's configs.
+        names_by_mode: The names of its metrics by mode.
+    """
+    validations = [mode for mode in names_by_mode if mode.startswith("val")]
+    for monitor, direction in _monitors(config):
+        for mode in (*validations, "train"):
+            if found := _match(monitor, mode, names_by_mode.get(mode, [])):
+                return Monitored(mode, found, direction)
+    for mode in ("val", "train"):
+        names = [name for name in names_by_mode.get(mode, []) if _is_result(name)]
+        for name in (*(loss for loss in ("loss", "loss_mean") if loss in names), *names):
+            return Monitored(mode, name, _direction(name))
+    return None
+
+
+def best_of(monitored: Monitored, steps: np.ndarray, values: np.ndarray) -> BestMetric | None:
+    """The best of a metric's values; None if none is finite.
+
+    Args:
+        monitored: The metric.
+        steps: The step of each value.
+        values: The values.
+    """
+    finite = np.flatnonzero(np.isfinite(values))
+    if not len(finite):
+        return None
+    chosen = finite[np.argmin(values[finite]) if monitored.direction == "min" else np.argmax(values[finite])]
+    known = values[~np.isnan(values)]
+    return BestMetric(monitored.label, float(values[chosen]), int(steps[chosen]), float(known[-1]), monitored.direction)
+
+
+def _monitors(config: Mapping[str, Any]) -> Iterator[tuple[str, Direction]]:
+    """What callbacks monitor, those that keep checkpoints first."""
+    trainer = config.get("trainer") or {}
+    callbacks = [one for one in trainer.get("callbacks") or [] if isinstance(one, Mapping) and one.get("monitor")]
+    for callback in sorted(callbacks, key=lambda one: "Checkpoint" not in str(one.get("__class__"))):
+        yield callback["monitor"], "max" if callback.get("mode") == "max" else "min"
+
+
+def _match(monitor: str, mode: str, names: list[str]) -> str | None:
+    """The metric that is meant by `loss`, `val_loss` or `val/loss`."""
+    short = [monitor, *(monitor.removeprefix(prefix) for prefix in (f"{mode}_", f"{mode}/"))]
+    candidates = [*short, *(f"{name}_mean" for name in short)]
+    return next((name for name in candidates if name in names), None)
+
+
+def _is_result(name: str) -> bool:
+    return name.removesuffix("_mean") not in _NOT_RESULTS and not name.startswith(("grad_norm", "param_norm"))
+
+
+def _direction(name: str) -> Direction:
+    words = name.lower().replace("/", "_").split("_")
+    return "max" if any(word.startswith(_HIGHER_IS_BETTER) for word in words) else "min"

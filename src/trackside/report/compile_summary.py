@@ -1,0 +1,98 @@
+"""What a run compiled: how long it took, and each recompile with the argument that caused it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MAX_RECOMPILES = 100
+"""Recompiles that a summary keeps, the last ones: a run that compiles at each step has thousands."""
+
+
+@dataclass(frozen=True)
+class FunctionCompiles:
+    """The compiles of one function."""
+
+    function: str
+    num_compiles: int
+    num_recompiles: int
+    seconds: float
+    num_cached: int
+    """How many of them were found in the compilation cache."""
+
+
+@dataclass(frozen=True)
+class Recompile:
+    """A function that compiled again."""
+
+    function: str
+    step: int | None
+    seconds: float
+    changes: list[dict[str, str]]
+    """What changed: `path` of the argument's leaf, `kind` (shape, dtype, ...), `old` and `new`."""
+    num_changes: int
+    """How many leaves changed, of which the row keeps the first."""
+    suggestion: str
+
+
+@dataclass(frozen=True)
+class CompileSummary:
+    """All that was compiled, but for single operations."""
+
+    num_compiles: int
+    num_recompiles: int
+    seconds: float
+    functions: list[FunctionCompiles]
+    """By function, the longest first."""
+    recompiles: list[Recompile]
+    """In order; the last ones, where there are many."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
+def summarise_compiles(rows: Iterable[Mapping[str, Any]]) -> CompileSummary:
+    """What the `compile` rows of a run tell.
+
+    Args:
+        rows: The rows, in order.
+    """
+    named = [row for row in rows if not row.get("is_operation")]
+    by_function: dict[str, list[Mapping[str, Any]]] = {}
+    for row in named:
+        by_function.setdefault(str(row.get("function")), []).append(row)
+    functions = [_of_function(name, own) for name, own in by_function.items()]
+    recompiles = [row for row in named if row.get("num_recompiles")]
+    return CompileSummary(
+        len(named),
+        len(recompiles),
+        sum(map(compile_seconds, named)),
+        sorted(functions, key=lambda one: -one.seconds),
+        [_recompile(row) for row in recompiles[-MAX_RECOMPILES:]],
+    )
+
+
+def compile_seconds(row: Mapping[str, Any]) -> float:
+    """How long a compile took: tracing, lowering and compiling."""
+    return sum(row.get(name) or 0.0 for name in ("trace_s", "lower_s", "compile_s"))
+
+
+def _of_function(name: str, rows: list[Mapping[str, Any]]) -> FunctionCompiles:
+    return FunctionCompiles(
+        name,
+        len(rows),
+        sum(bool(row.get("num_recompiles")) for row in rows),
+        sum(map(compile_seconds, rows)),
+        sum(row.get("cache") == "hit" for row in rows),
+    )
+
+
+def _recompile(row: Mapping[str, Any]) -> Recompile:
+    return Recompile(
+        str(row.get("function")),
+        row.get("step"),
+        compile_seconds(row),
+        list(row.get("changes") or []),
+        int(row.get("num_changes") or 0),
+        str(row.get("suggestion") or ""),
+    )

@@ -1,0 +1,157 @@
+"""Charts as plain data for plotly.js, which the page draws in the colours of its theme.
+
+A colour is the name of one of the page's CSS variables, such as `--accent`. plotly reads a little HTML in everything it
+writes, so that text from a run goes through `label` before it comes near a chart; and text from a run is never part of
+a template, where `%{...}` has a meaning.
+"""
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trackside.profiling.ledger import CALLBACK, PARTS
+from trackside.report.html.markup import Html, element
+
+MAX_POINTS = 1600
+"""Of one line; a screen has about as many columns."""
+
+_MAX_LABEL = 80
+_MAX_MARKED = 100
+"""Points of a line that are marked one by one; more would run into each other."""
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+def label(text: object, max_length: int = _MAX_LABEL) -> str:
+    """Text from a run as plotly shows it literally, on one line."""
+    shown = " ".join(str(text).encode("utf-8", "replace").decode("utf-8").split())
+    if len(shown) > max_length:
+        shown = shown[: max_length - 1] + "…"
+    return shown.translate(_ESCAPES)
+
+
+@dataclass(frozen=True)
+class View:
+    """One of several ways to look at a chart."""
+
+    title: str
+    layout: dict[str, Any] = field(default_factory=dict)
+    """What differs in the layout."""
+    traces: list[int] | None = None
+    """Which traces to show; None for all."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart and the place in the page where it is drawn."""
+
+    id: str
+    description: str
+    """What it shows, for those who cannot see it."""
+    traces: list[dict[str, Any]]
+    layout: dict[str, Any] = field(default_factory=dict)
+    views: list[View] = field(default_factory=list)
+    follows_steps: bool = False
+    """Whether its x axis are the steps of the run, so that it zooms together with the others of that kind."""
+    size: str = "medium"
+    """`bar`, `small`, `medium` or `large`."""
+    has_legend: bool = True
+    """Whether its traces are named above it."""
+
+    def place(self) -> Html:
+        """Where the page draws it."""
+        return element(
+            "div", id=self.id, class_=f"chart {self.size}", data_chart=True, role="img", aria_label=self.description
+        )
+
+    def buttons(self) -> Html | None:
+        """Buttons for its views."""
+        return view_buttons([self.id], [view.title for view in self.views]) if self.views else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the page's script reads it."""
+        return {
+            "traces": self.traces,
+            "layout": self.layout,
+            "views": [{"layout": view.layout, "traces": view.traces} for view in self.views],
+            "followsSteps": self.follows_steps,
+            "legend": self._legend() if self.has_legend else [],
+        }
+
+    def _legend(self) -> list[dict[str, str]]:
+        """Each name once, as text: the page's script writes it as such."""
+        named = [trace for trace in self.traces if trace.get("showlegend", True)]
+        colours = {trace["name"]: trace["marker"]["color"] for trace in named}
+        return [{"name": name, "text": html.unescape(name), "color": colour} for name, colour in colours.items()]
+
+
+def view_buttons(chart_ids: Iterable[str], titles: Sequence[str]) -> Html:
+    """Buttons that choose the view of one or several charts; the first is chosen at the beginning."""
+    buttons = [
+        element("button", title, type="button", data_view=index, aria_pressed="false" if index else "true")
+        for index, title in enumerate(titles)
+    ]
+    return element("div", buttons, class_="segmented", role="group", data_charts=" ".join(chart_ids))
+
+
+def numbers(values: Iterable[float]) -> list[float | int | None]:
+    """A column for JSON: whole numbers as such, others to six digits, None for what is not finite."""
+    array = np.asarray(values)
+    if array.dtype.kind in "iu":
+        return array.tolist()
+    return [_short(value) if finite else None for value, finite in zip(array.tolist(), np.isfinite(array), strict=True)]
+
+
+def _short(value: float) -> float | int:
+    rounded = float(f"{value:.6g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def line(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more: Any) -> dict[str, Any]:
+    """A line; with points where there are few of them."""
+    xs, ys = numbers(x), numbers(y)
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(xs) <= _MAX_MARKED else "lines",
+        "x": xs,
+        "y": ys,
+        "name": label(name),
+        "line": {"color": colour, "width": 1.6},
+        "marker": {"color": colour, "size": 5},
+        **more,
+    }
+
+
+def area(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more: Any) -> dict[str, Any]:
+    """One of several areas that are stacked."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": numbers(x),
+        "y": numbers(y),
+        "name": label(name),
+        "stackgroup": "parts",
+        "line": {"color": colour, "width": 0.5},
+        "marker": {"color": colour},
+        "fillcolor": colour,
+        **more,
+    }
+
+
+def part_colour(part: str) -> str:
+    """The colour of a part of the ledger, the same wherever it is shown."""
+    return f"--part-{part_class(part)}"
+
+
+def part_class(part: str) -> str:
+    """A part of the ledger as a name in the style sheet; callbacks share one."""
+    if part.startswith(CALLBACK) or part == "callbacks":
+        return "callbacks"
+    return part.replace("_", "-") if part in PARTS else "other"
+
+
+def series_colour(index: int) -> str:
+    """The colour of one of several things that have none of their own."""
+    return f"--series-{index % 8}"

@@ -1,0 +1,56 @@
+"""What two runs were made of, where they differ: configuration and environment, value by value."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trackside.compare import Comparison
+from trackside.compare.run_causes import flat_config
+from trackside.findings.wording import count
+from trackside.report.html.markup import Column, Html, element, missing, table
+from trackside.report.html.section import Section, panel
+
+_MAX_ROWS = 200
+_MAX_VALUE = 500
+_NOT_SET = "(not set)"
+# Each process has its own: they tell nothing.
+_INCIDENTAL = frozenset({"pid", "process_index"})
+
+
+def build(comparison: Comparison) -> Section:
+    """The section."""
+    before, after = comparison.before, comparison.after
+    content = [
+        _panel("Configuration", before.config, after.config),
+        _panel("Environment", before.environment, after.environment),
+    ]
+    note = element("p", "Where a run is written to and what it is called is left out.", class_="note")
+    return Section("configs", "Configuration and environment", [*content, note])
+
+
+def _panel(title: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Html:
+    if not before or not after:
+        return panel(title, missing("Not both tell it, so there is nothing to compare."))
+    first, second = dict(flat_config(before)), dict(flat_config(after))
+    names = [name for name in dict.fromkeys((*first, *second)) if name not in _INCIDENTAL]
+    changed = [name for name in names if first.get(name, _NOT_SET) != second.get(name, _NOT_SET)]
+    if not changed:
+        return panel(title, element("p", f"{count(len(names), 'value')}, all the same.", class_="note"))
+    columns = [
+        Column("name", is_code=True, is_long=True),
+        Column("before", is_code=True),
+        Column("after", is_code=True),
+    ]
+    rows = [[name, _text(first, name), _text(second, name)] for name in changed[:_MAX_ROWS]]
+    told = f"{len(changed):,} of {count(len(names), 'value')} {'differs' if len(changed) == 1 else 'differ'}."
+    if len(changed) > len(rows):
+        told += f" The first {len(rows)} are shown."
+    return panel(title, table(columns, rows, f"{title}: what differs"), note=told)
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    if name not in values:
+        return _NOT_SET
+    value = values[name]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _MAX_VALUE else text[:_MAX_VALUE] + "…"

@@ -1,0 +1,111 @@
+"""How a difference reads on the page: both values, the change, its interval, and whether it is one."""
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Literal
+
+from trackside.compare import Comparison, Difference
+from trackside.findings.wording import num_bytes, seconds
+
+Judgement = Literal["more", "less", "negligible", "within noise", "no interval", "same"]
+
+NEGLIGIBLE = 0.01
+"""A change for sure that is smaller than this share of the largest value of its kind is not worth a look."""
+
+EXPLANATIONS: dict[Judgement, str] = {
+    "more": "More for sure: the whole interval lies above zero, or the figure has no noise.",
+    "less": "Less for sure: the whole interval lies below zero, or the figure has no noise.",
+    "negligible": "A change for sure, but below 1 % of the largest value here.",
+    "within noise": "The interval holds zero: the difference may be chance.",
+    "no interval": "One figure of each run is all there is, so nobody knows how sure the change is.",
+    "same": "No difference.",
+}
+
+
+def names_of(comparison: Comparison) -> tuple[str, str]:
+    """What the two are called; where that is the same, with the folders that they lie in."""
+    sides = comparison.before, comparison.after
+    if sides[0].name != sides[1].name:
+        return sides[0].name, sides[1].name
+    first, second = (f"{PurePath(side.path).parent.name}/{side.name}" for side in sides)
+    return first, second
+
+
+def run_labels(comparison: Comparison) -> tuple[str, str]:
+    """What the two are called in legends."""
+    before, after = names_of(comparison)
+    return f"before: {before}", f"after: {after}"
+
+
+def signed_percent(share: float) -> str:
+    """A relative change, with its sign."""
+    digits = 1 if abs(share) < 10 else 0
+    return f"{sign_of(share)}{abs(100 * share):,.{digits}f} %"
+
+
+def before_and_after(before: str, after: str) -> str:
+    """Two figures with an arrow between them, which is the only place for a line to break."""
+    return f"{before} → {after}".replace(" ", "\xa0").replace("→\xa0", "→ ")
+
+
+def value_text(one: Difference, value: float | None) -> str:
+    """A value in its unit; `none` where a run has no such thing."""
+    if value is None:
+        return "none"
+    if one.unit == "bytes":
+        return num_bytes(value)
+    if one.unit == "count":
+        return f"{value:,.0f}"
+    return seconds(value)
+
+
+def change_text(one: Difference) -> str:
+    """The change, with its sign and unit."""
+    return _signed(one, one.change) if one.change else "0"
+
+
+def relative_text(one: Difference) -> str:
+    """The change as a share of the first run's value; empty where one of the two is nothing."""
+    return signed_percent(one.relative_change) if one.relative_change else ""
+
+
+def interval_text(one: Difference) -> str:
+    """The interval of the change; empty where there is none."""
+    if one.low is None or one.high is None:
+        return ""
+    return f"{_signed(one, one.low)} to {_signed(one, one.high)}"
+
+
+def largest_value(differences: Sequence[Difference]) -> float:
+    """The largest value of either run."""
+    return max((max(abs(one.before or 0.0), abs(one.after or 0.0)) for one in differences), default=0.0)
+
+
+def judge(one: Difference, largest: float) -> Judgement:
+    """Whether a difference is one.
+
+    Args:
+        one: The difference.
+        largest: The largest value of its kind.
+    """
+    if one.is_exact or one.low is not None:
+        if one.is_significant:
+            if not one.is_exact and abs(one.change) < NEGLIGIBLE * largest:
+                return "negligible"
+            return "more" if one.change > 0 else "less"
+        return "same" if one.is_exact else "within noise"
+    return "no interval" if one.change else "same"
+
+
+def is_sure(judgement: Judgement) -> bool:
+    """Whether something changed for sure, and by an amount that matters."""
+    return judgement in ("more", "less")
+
+
+def _signed(one: Difference, value: float) -> str:
+    return f"{sign_of(value)}{value_text(one, abs(value))}"
+
+
+def sign_of(value: float) -> str:
+    """The sign of a change, which is written in any case."""
+    return "+" if value >= 0 else "−"  # noqa: RUF001 (a minus that is as wide as the plus)

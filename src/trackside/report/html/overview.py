@@ -1,0 +1,94 @@
+"""The top of the page: what the run is, how it stands, and the figures that sum it up."""
+
+from collections.abc import Iterator
+
+from trackside.findings.wording import count, percent, seconds
+from trackside.report.best_metric import best_of, choose_metric
+from trackside.report.html.markup import Child, Html, element, term
+from trackside.report.html.wording import plain_number
+from trackside.report.moments import duration, moment
+from trackside.report.step_time import summarise_step_times
+from trackside.runs import Run
+
+_STATUS = {
+    "success": ("good", "finished", "The training reached its goal, or was stopped as planned."),
+    "running": ("live", "running", "A process is training this run; the page shows what it had written by now."),
+    "dead": (
+        "bad",
+        "died",
+        "It has no final status and no process trains it: it was killed, or its machine went away.",
+    ),
+    "interrupted": ("fair", "interrupted", "It was stopped by a signal before its goal."),
+    "nan": ("bad", "not finite", "The loss or the gradient norm was not finite, and training stopped."),
+    "error": ("bad", "failed", "An error ended the training."),
+}
+
+
+def render_header(run: Run) -> Html:
+    """Name, status and when."""
+    kind, word, explanation = _STATUS.get(run.status, ("fair", run.status, "How the run ended, in its own word."))
+    when = f"{moment(run.started_at)}, {duration(run.ended_at - run.started_at)}" if run.started_at else "not known"
+    environment = run.environment
+    where = [when, environment.get("hostname"), _devices(run)]
+    facts = [element("span", fact) for fact in where if fact]
+    title = element("h1", run.name, " ", element("span", term(word, explanation), class_=f"status {kind}"))
+    return element("header", title, element("p", facts, class_="facts"), _tiles(run), class_="top")
+
+
+def _devices(run: Run) -> str:
+    devices = run.environment.get("devices")
+    if not isinstance(devices, list) or not devices:
+        return ""
+    shown = count(len(devices), f"{run.environment.get('backend', '')} device".strip())
+    num_processes = len(run.process_indices)
+    return f"{shown}, {num_processes:,} processes" if num_processes > 1 else shown
+
+
+def _tiles(run: Run) -> Html:
+    tiles = [*_progress_tiles(run), *_speed_tiles(run), *_result_tiles(run)]
+    return element("dl", tiles, class_="tiles")
+
+
+def _tile(title: Child, value: str, detail: str = "") -> Html:
+    shown = element("dd", value, element("small", detail) if detail else None)
+    return element("div", element("dt", title), shown)
+
+
+def _progress_tiles(run: Run) -> Iterator[Html]:
+    goal = f"of {run.goal:,}, " if run.goal else ""
+    yield _tile("Steps", f"{run.step:,}", f"{goal}{count(run.epoch, 'epoch')}")
+    if run.goodput is not None:
+        explanation = (
+            "Of the time since the training first began, the share that went into training steps whose results were "
+            "kept. Compilation, waiting for data, validation, checkpoints, lost steps and pauses count against it."
+        )
+        yield _tile(term("Goodput", explanation), percent(run.goodput), "of the time since it began")
+
+
+def _speed_tiles(run: Run) -> Iterator[Html]:
+    times = summarise_step_times(run.step_times)
+    if times is not None:
+        explanation = "Of intervals without warm-up, compilation, captures, validation and checkpoints."
+        yield _tile(term("Step time", explanation), seconds(times.p50_s), f"median; p95 {seconds(times.p95_s)}")
+    ledger = run.ledger
+    if ledger is not None and ledger.wall_s > 0 and ledger.num_steps:
+        rates = [f"{plain_number(ledger.num_samples / ledger.wall_s)} examples/s"] if ledger.num_samples else []
+        rates += [f"{plain_number(ledger.num_tokens / ledger.wall_s)} tokens/s"] if ledger.num_tokens else []
+        explanation = "Over the whole time of the training, with everything that is no step."
+        yield _tile(
+            term("Throughput", explanation), f"{ledger.num_steps / ledger.wall_s:.3g} steps/s", ", ".join(rates)
+        )
+    if ledger is not None and ledger.idle_share is not None:
+        explanation = "Between the first and the last step, as the host saw it; an estimate. A profile measures it."
+        yield _tile(term("Device busy", explanation), percent(1 - ledger.idle_share), "of the time between steps")
+
+
+def _result_tiles(run: Run) -> Iterator[Html]:
+    monitored = choose_metric(run.config, {mode: table.names for mode, table in run.metrics.items()})
+    if monitored is None:
+        return
+    table = run.metrics[monitored.mode]
+    best = best_of(monitored, table.step, table[monitored.name])
+    if best is not None:
+        detail = f"at step {best.step:,}; last {plain_number(best.last)}"
+        yield _tile(f"Best {best.label}", plain_number(best.value), detail)

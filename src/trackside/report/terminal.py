@@ -1,0 +1,291 @@
+"""A run's summary for the terminal, within 80 columns: the verdicts first, then the figures that they rest on."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from trackside.findings import render_findings
+from trackside.findings.wording import count, num_bytes, percent, seconds
+from trackside.profiling.ledger_text import part_name, render_ledger
+from trackside.report.compile_summary import CompileSummary, Recompile
+from trackside.report.ledger_bar import part_style
+from trackside.report.memory_summary import MemorySummary
+from trackside.report.moments import duration, moment
+from trackside.report.scope_summary import ScopeSummary
+from trackside.report.step_time import StepTimeSummary
+from trackside.report.summary import RunSummary
+from trackside.report.text_lines import LABEL_WIDTH, fit, fit_tail, join, labelled, printable, wrap
+from trackside.runs import Leg
+
+STATUS_STYLES = {"success": "bold green", "running": "bold cyan", "interrupted": "bold yellow"}
+"""Colours of the words for how a run ended; the others are bad."""
+BAD_STYLE = "bold red"
+
+_NUM_CAUSES = 4
+_NUM_STEPS = 4
+_MIN_SHARE = 0.0005
+_MIN_NAME_WIDTH = 16
+_NUM_LEGS = 8
+_NUM_TIMERS = 12
+_NUM_HOSTS = 8
+_NUM_PROBLEMS = 12
+_SHORT_PHASES = {"recompute": "recomp.", "optimizer": "optim."}
+_REASONS = {"warm_up": "warm-up", "not_timed": "not timed"}
+
+
+def render_summary(summary: RunSummary, width: int = 80) -> Text:
+    """What `trackside report` prints.
+
+    Args:
+        summary: The run in figures.
+        width: The columns that it may take.
+
+    Returns:
+        A text that a rich console prints in colours; its `plain` is the text without them.
+    """
+    blocks = [
+        _header(summary, width),
+        [render_findings(summary.findings, width)],
+        _time(summary, width),
+        _timers(summary.timers, width),
+        _steps(summary, width),
+        _scopes(summary.scopes, width),
+        [*_compiles(summary.compiles, width), *_memory(summary.memory, width), *_goodput(summary, width)],
+        _hosts(summary, width),
+        _problems(summary.problems, width),
+    ]
+    return printable(Text("\n\n").join(join(block) for block in blocks if block))
+
+
+def status_text(summary: RunSummary) -> str:
+    """What a run's status means, where the word alone does not say it."""
+    if summary.status == "dead":
+        return "dead: it ended without a word (killed, or out of memory), and nobody trains it now"
+    if summary.status == "unknown":
+        return "unknown: nothing of it could be read"
+    if summary.status == "nan":
+        return "nan: training stopped, since the loss was not finite"
+    return summary.status
+
+
+def progress_text(step: int, goal: int | None, epoch: int) -> str:
+    """How far a run got."""
+    steps = f"{step:,} steps" if goal is None or goal == step else f"{step:,} of {goal:,} steps"
+    return f"{steps}, {count(epoch, 'epoch')}" if epoch else steps
+
+
+def _header(summary: RunSummary, width: int) -> list[Text]:
+    style = STATUS_STYLES.get(summary.status, BAD_STYLE)
+    name = Text(fit(summary.name, width - 18).rstrip(), style="bold")
+    when = moment(summary.started_at) if summary.started_at else ""
+    gap = " " * max(width - name.cell_len - len(when), 2)
+    lines = [Text.assemble(name, gap, (when, "dim"))]
+    lines += [Text(part, style=style) for part in wrap(status_text(summary), width)]
+    took = duration(summary.ended_at - summary.started_at)
+    lines += map(
+        Text, wrap(f"{progress_text(summary.step, summary.goal, summary.epoch)} in {took}{_on(summary)}", width)
+    )
+    best = summary.best
+    if best is not None:
+        lines.append(
+            Text(fit(f"best {best.label} {best.value:.4g} at step {best.step:,}; last {best.last:.4g}", width).rstrip())
+        )
+    return lines
+
+
+def _on(summary: RunSummary) -> str:
+    devices = summary.environment.get("devices") or []
+    kind = f"{summary.environment.get('backend', '')} device".strip()
+    where = f" on {count(len(devices), kind)}" if devices else ""
+    processes = f", {summary.num_processes:,} processes" if summary.num_processes > 1 else ""
+    return where + processes
+
+
+def _time(summary: RunSummary, width: int) -> list[Text]:
+    ledger = summary.ledger
+    shown = render_ledger(ledger) if ledger is not None else ""
+    if ledger is None or not shown:
+        if summary.timers:  # a loop that keeps timers, and no ledger
+            return []
+        return labelled("time", ["not known: a run writes its ledger every ten seconds, and this one has none"], width)
+    lines = [Text(line) for part in shown.splitlines() for line in _fitted(part, width)]
+    for line in lines[1:]:
+        for part in ledger.parts:
+            if line.plain.startswith(f"  {part_name(part)} "):
+                line.highlight_regex("█+", part_style(part))
+    lines[0].stylize("bold")
+    return lines
+
+
+def _timers(timers: Mapping[str, Mapping[str, Any]], width: int) -> list[Text]:
+    if not timers:
+        return []
+    name_width = max(width - 31, _MIN_NAME_WIDTH)
+    lines = [Text(f"{'timers':<{name_width}}{'mean':>10}{'total':>11}{'count':>10}", style="bold")]
+    by_total = sorted(timers.items(), key=lambda item: -(item[1].get("total_time") or 0.0))
+    for name, measured in by_total[:_NUM_TIMERS]:
+        mean, total = (seconds(measured.get(key) or 0.0) for key in ("avg_time", "total_time"))
+        lines.append(Text(f"  {fit(name, name_width - 2)}{mean:>10}{total:>11}{measured.get('count') or 0:>10,}"))
+    if len(by_total) > _NUM_TIMERS:
+        lines.append(Text(f"  and {len(by_total) - _NUM_TIMERS} more"))
+    return lines
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    """A line as it is where it fits; else with its bar cut, or wrapped below its indentation."""
+    if len(line) <= width:
+        return [line]
+    if "█" in line:
+        return [line[:width]]
+    indent = line[: len(line) - len(line.lstrip())]
+    return [indent + part for part in wrap(line.strip(), width - len(indent), hanging="  ")]
+
+
+def _steps(summary: RunSummary, width: int) -> list[Text]:
+    times = summary.step_time
+    if times is None:
+        return labelled("step time", ["not known: no step was timed that nothing disturbed"], width)
+    return labelled("step time", _step_lines(times), width)
+
+
+def _step_lines(times: StepTimeSummary) -> list[str]:
+    figures = (("p50", times.p50_s), ("p95", times.p95_s), ("p99", times.p99_s), ("mean", times.mean_s))
+    lines = ["   ".join(f"{name} {seconds(time_s)}" for name, time_s in figures)]
+    of = f"of {count(times.num_steps, 'clean step')}"
+    if times.num_left_out:
+        why = ", ".join(f"{number:,} {_REASONS.get(name, name)}" for name, number in times.left_out.items())
+        of += f"; {times.num_left_out:,} left out: {why}"
+    if times.steps_per_row > 1:
+        of += f"; a log row is the mean of {times.steps_per_row}"
+    return [*lines, of]
+
+
+def _scopes(scopes: ScopeSummary | None, width: int) -> list[Text]:
+    if scopes is None:
+        return labelled("scopes", ["no capture: a JaxProfilerConfig among the callbacks takes one"], width)
+    busy = "" if scopes.device_busy_share is None else f", device busy {percent(scopes.device_busy_share)}"
+    rate = "" if scopes.flops_per_s is None else f", {scopes.flops_per_s / 1e9:.3g} GFLOP/s"
+    used = "" if scopes.utilisation is None else f" ({percent(scopes.utilisation)} of the peak)"
+    title = f"device time in steps {scopes.first_step} to {scopes.last_step}{busy}{rate}{used}"
+    lines = [Text(line, style="bold") for line in wrap(title, width)]
+    phases = list(scopes.phases) if width - 9 * len(scopes.phases) - 20 >= _MIN_NAME_WIDTH else []
+    name_width = max(width - 9 * len(phases) - 20, _MIN_NAME_WIDTH)
+    head = "".join(f"{_SHORT_PHASES.get(phase, phase):>9}" for phase in phases)
+    lines.append(Text(f"  {fit('scope', name_width)}{head}{'total':>9}{'ms/step':>9}", style="dim"))
+    for row in (row for row in scopes.scopes if row.share >= _MIN_SHARE):
+        cells = "".join(f"{_cell(row.shares.get(phase)):>9}" for phase in phases)
+        per_step = "" if row.seconds_per_step is None else f"{row.seconds_per_step * 1e3:.3f}"
+        lines.append(Text(f"  {fit_tail(row.scope, name_width)}{cells}{_cell(row.share):>9}{per_step:>9}"))
+    return lines
+
+
+def _cell(share: float | None) -> str:
+    return f"{100 * share:.1f} %" if share else ""
+
+
+def _compiles(compiles: CompileSummary, width: int) -> list[Text]:
+    if not compiles.num_compiles:
+        return labelled("compiles", ["none"], width)
+    again = f", {compiles.num_recompiles} of them again" if compiles.num_recompiles else ", none of them again"
+    cached = sum(one.num_cached for one in compiles.functions)
+    cache = f", {cached} found in the cache" if cached else ""
+    lines = [f"{count(compiles.num_compiles, 'program')} in {seconds(compiles.seconds)}{again}{cache}"]
+    causes = _by_cause(compiles.recompiles)
+    for same in causes[:_NUM_CAUSES]:
+        lines += _recompile_lines(same, width - LABEL_WIDTH)
+    hidden = compiles.num_recompiles - sum(map(len, causes[:_NUM_CAUSES]))
+    if hidden > 0:
+        lines.append(f"and {count(hidden, 'recompile')} more")
+    return labelled("compiles", lines, width)
+
+
+def _by_cause(recompiles: Sequence[Recompile]) -> list[list[Recompile]]:
+    """Recompiles of one function for one reason together, what took longest first."""
+    found: dict[str, list[Recompile]] = {}
+    for recompile in recompiles:
+        found.setdefault(f"{recompile.function} {recompile.changes}", []).append(recompile)
+    return sorted(found.values(), key=lambda same: -sum(one.seconds for one in same))
+
+
+def _recompile_lines(same: Sequence[Recompile], width: int) -> list[Text]:
+    recompile = same[-1]
+    steps = [f"{one.step:,}" for one in same if one.step is not None]
+    more = f" and {len(steps) - _NUM_STEPS} more" if len(steps) > _NUM_STEPS else ""
+    at = f" at step {', '.join(steps[:_NUM_STEPS])}{more}" if steps else ""
+    lines = [Text(f"{recompile.function} again{at}, {seconds(sum(one.seconds for one in same))}", style="yellow")]
+    for change in recompile.changes[:2]:
+        text = f"{change.get('path')}: {change.get('kind')} {change.get('old')} -> {change.get('new')}"
+        lines += [Text(f"  {line}") for line in wrap(text, width - 2, hanging="  ")]
+    if recompile.num_changes > 2:
+        lines.append(Text(f"  and {recompile.num_changes - 2} more changed"))
+    if recompile.suggestion:
+        lines += [Text(f"  {line}") for line in wrap(f"-> {recompile.suggestion}", width - 2, hanging="   ")]
+    return lines
+
+
+def _memory(memory: MemorySummary | None, width: int) -> list[Text]:
+    if memory is None:
+        return labelled("memory", ["not sampled: a MemoryProfileConfig among the callbacks does it"], width)
+    lines = []
+    for device, peak in memory.devices.items():
+        of = f" of {num_bytes(peak.limit_bytes)}" if peak.limit_bytes else ""
+        lines.append(f"{device} {num_bytes(peak.peak_bytes)}{of} at most")
+    if memory.host_peak_bytes is not None:
+        lines.append(f"host {num_bytes(memory.host_peak_bytes)} at most")
+    owners = ", ".join(f"{owner} {num_bytes(number)}" for owner, number in memory.owners.items() if number)
+    if owners:
+        lines.append(f"live arrays at step {memory.owners_step}: {owners}")
+    return labelled("memory", lines or [f"{count(memory.num_samples, 'sample')} without figures"], width)
+
+
+def _goodput(summary: RunSummary, width: int) -> list[Text]:
+    lines: list[Text] = []
+    if summary.goodput is not None:
+        text = f"{percent(summary.goodput)} of the time since training began went into steps that were kept"
+        lines += labelled("goodput", [text], width)
+    if len(summary.legs) > 1:
+        lines += labelled("legs", _leg_lines(summary.legs), width)
+    return lines
+
+
+def _leg_lines(legs: Sequence[Leg]) -> list[str]:
+    hidden = len(legs) - _NUM_LEGS
+    lines = [f"{count(hidden, 'leg')} before these"] if hidden > 0 else []
+    for leg in legs[-_NUM_LEGS:]:
+        to = "?" if leg.last_step is None else f"{leg.last_step:,}"
+        took = duration(leg.ended_at - leg.started_at)
+        lines.append(
+            f"{leg.number}: from step {leg.first_step:,} to {to}, {leg.status}, {took}, {moment(leg.started_at)}"
+        )
+    return lines
+
+
+def _hosts(summary: RunSummary, width: int) -> list[Text]:
+    slow = [
+        f"process {host.process_index} ({host.hostname}): {seconds(host.own_s_per_step)} of its own per step, "
+        f"{host.factor:.1f} times the others' {seconds(host.median_s_per_step)}; most in {part_name(host.part)}: "
+        f"{seconds(host.part_s_per_step)} against {seconds(host.part_median_s_per_step)}"
+        for host in summary.slow_hosts
+    ]
+    silent = [
+        f"process {host.process_index} ({host.hostname}): silent since step {host.step:,}, {duration(host.silent_s)} "
+        f"before the others, which are at step {host.others_step:,}"
+        for host in summary.silent_hosts
+    ]
+    lines = labelled("slow hosts", _first(slow, _NUM_HOSTS), width) if slow else []
+    return lines + (labelled("silent", _first(silent, _NUM_HOSTS), width) if silent else [])
+
+
+def _first(lines: list[str], number: int) -> list[str]:
+    """The first lines, and how many there are beside them."""
+    return lines if len(lines) <= number else [*lines[:number], f"and {len(lines) - number:,} more"]
+
+
+def _problems(problems: Sequence[str], width: int) -> list[Text]:
+    if not problems:
+        return []
+    lines = [Text("problems of the run's files", style="bold yellow")]
+    for problem in _first(list(problems), _NUM_PROBLEMS):
+        lines += [Text(f"  {line}") for line in wrap(f"- {problem}", width - 2, hanging="  ")]
+    return lines

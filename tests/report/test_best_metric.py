@@ -1,0 +1,57 @@
+"""By which metric a run is judged."""
+
+import numpy as np
+import pytest
+
+from trackside.report.best_metric import Monitored, best_of, choose_metric
+
+
+def monitoring(monitor: str, mode: str = "min", name: str = "CheckpointConfig") -> dict:
+    return {"trainer": {"callbacks": [{"__class__": name, "monitor": monitor, "mode": mode}]}}
+
+
+@pytest.mark.parametrize("monitor", ["val_accuracy", "val/accuracy", "accuracy"])
+def test_monitor_is_found_by_any_name(monitor: str) -> None:
+    """A monitor may be written in each of the ways that callbacks take."""
+    chosen = choose_metric(monitoring(monitor, "max"), {"train": ["loss_mean"], "val": ["loss", "accuracy"]})
+    assert chosen == Monitored("val", "accuracy", "max")
+
+
+def test_monitor_of_training_is_found() -> None:
+    """What is only measured in training is found there, by its mean."""
+    assert choose_metric(monitoring("train_loss"), {"train": ["loss_mean"]}) == Monitored("train", "loss_mean", "min")
+
+
+def test_checkpoint_decides_before_early_stopping() -> None:
+    """Where two callbacks monitor, the one that keeps models says what is best."""
+    callbacks = monitoring("val_loss", name="EarlyStoppingConfig")["trainer"]["callbacks"]
+    callbacks += monitoring("val_accuracy", "max")["trainer"]["callbacks"]
+    chosen = choose_metric({"trainer": {"callbacks": callbacks}}, {"val": ["loss", "accuracy"]})
+    assert chosen == Monitored("val", "accuracy", "max")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({"train": ["loss_mean"], "val": ["accuracy", "loss"]}, Monitored("val", "loss", "min")),
+        ({"train": ["loss_mean"], "val": ["r2"]}, Monitored("val", "r2", "max")),
+        ({"train": ["grad_norm_mean", "loss_mean"]}, Monitored("train", "loss_mean", "min")),
+        ({"train": ["epoch", "step_time", "grad_norm_mean"]}, None),
+        ({}, None),
+    ],
+)
+def test_choice_without_a_monitor(names: dict[str, list[str]], expected: Monitored | None) -> None:
+    """Validation loss, else what else was validated, else the training loss, else nothing."""
+    assert choose_metric({}, names) == expected
+
+
+def test_values_that_are_not_finite_are_never_best() -> None:
+    """A NaN or an infinity wins nothing."""
+    best = best_of(Monitored("val", "loss", "max"), np.array([1, 2, 3]), np.array([1.0, np.inf, np.nan]))
+    assert best is not None
+    assert (best.value, best.step) == (1.0, 1)
+
+
+def test_no_finite_value_no_best() -> None:
+    """A run that was NaN from the start has no best."""
+    assert best_of(Monitored("val", "loss", "min"), np.array([1]), np.array([np.nan])) is None
