@@ -3,13 +3,16 @@
 from benchmarks import (
     capture_cost,
     checkpoint_cost,
+    compare_calibration,
     decoding_cost,
     idle_callbacks,
     import_time,
     ledger_cost,
     loop_overhead,
+    many_hosts,
     memory_sample,
     recompile_sentinel,
+    run_reading,
     timer_cost,
     trace_analysis,
     trace_truth,
@@ -28,6 +31,9 @@ for benchmark in (
     capture_cost,
     trace_analysis,
     trace_truth,
+    run_reading,
+    many_hosts,
+    compare_calibration,
 ):
     benchmark.main()
     print()

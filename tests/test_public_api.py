@@ -18,17 +18,25 @@ PUBLIC = {
         "ModelConfig",
         "OptimizerConfig",
         "ParallelConfig",
+        "Run",
         "SchedulerConfig",
         "TracksideError",
         "TrainerConfig",
         "TrainerModule",
         "apply_overrides",
         "callbacks",
+        "compare",
         "config",
+        "decoding",
+        "findings",
         "load_config",
         "logger",
         "metrics",
+        "open_run",
+        "profiling",
         "register",
+        "report",
+        "runs",
         "save_config",
         "testing",
         "trace",
@@ -55,6 +63,7 @@ PUBLIC = {
         "ProgressBarCallback",
         "ProgressBarConfig",
     ],
+    "trackside.compare": ["Cause", "Comparison", "Difference", "StepTimeChange", "compare_runs"],
     "trackside.config": ["ConfigDict", "apply_overrides", "load_config", "register", "save_config"],
     "trackside.decoding": ["R2", "make_step", "mse_loss", "r2_score", "train_decoding_jax", "train_decoding_torch"],
     "trackside.findings": [
@@ -108,7 +117,36 @@ PUBLIC = {
         "profile_make_step",
         "profile_operation",
     ],
-    "trackside.testing": ["assert_no_recompiles"],
+    "trackside.report": [
+        "RunSummary",
+        "render_comparison_html",
+        "render_summary",
+        "summarise_run",
+        "write_comparison_html",
+        "write_html_report",
+    ],
+    "trackside.runs": [
+        "Host",
+        "HostTable",
+        "Leg",
+        "MetricTable",
+        "Run",
+        "RunError",
+        "SilentHost",
+        "SlowHost",
+        "StepTimes",
+        "find_runs",
+        "open_run",
+    ],
+    "trackside.testing": [
+        "assert_idle_share",
+        "assert_no_recompiles",
+        "assert_peak_bytes",
+        "assert_run_compiled_once",
+        "assert_scope_share",
+        "assert_steps_per_second",
+        "capture_function",
+    ],
     "trackside.trace": ["TraceError", "TraceReport", "analyse_trace", "render_report", "step_markers"],
     "trackside.trainer": [
         "LOGGER",
@@ -155,7 +193,10 @@ def test_import_is_lazy() -> None:
     assert not heavy & loaded_after("import trackside")
 
 
-@pytest.mark.parametrize("module", ["events", "config", "errors", "clock", "optional", "schedule", "trace", "findings"])
+@pytest.mark.parametrize(
+    "module",
+    ["events", "config", "errors", "clock", "optional", "schedule", "trace", "findings", "runs", "compare", "report"],
+)
 def test_parts_that_work_without_jax(module: str) -> None:
     """What reads and describes runs does not need jax."""
     assert "jax" not in loaded_after(f"import trackside.{module}")

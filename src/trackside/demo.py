@@ -1,13 +1,18 @@
-"""The demo: a small convolutional network learns the handwritten digits that scikit-learn ships."""
+"""The demo: a small convolutional network learns the handwritten digits that scikit-learn ships.
+
+It does so twice. The first loader takes its time for each batch, and the run says so; the second fetches ahead.
+"""
 
 import math
 import pathlib
 import shutil
-import statistics
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
+import grain
 import jax
 import numpy as np
 import optax
@@ -16,11 +21,15 @@ import rich.console
 import rich.table
 
 from trackside.callbacks import JaxProfilerConfig
+from trackside.compare import compare_runs
 from trackside.config import apply_overrides
 from trackside.errors import ConfigError
-from trackside.events import event_file_name, read_events
+from trackside.events import event_file_name
+from trackside.findings import render_findings
 from trackside.logger import FileLoggerConfig, LoggerConfig, TensorBoardLoggerConfig
 from trackside.optional import require
+from trackside.report.html import write_html_report
+from trackside.runs import open_run
 from trackside.trainer import (
     Batch,
     ModelConfig,
@@ -32,7 +41,9 @@ from trackside.trainer import (
 )
 
 BATCH_SIZE = 64
-NUM_EPOCHS = 20
+NUM_EPOCHS = 60
+FETCH_S = 0.008
+NUM_THREADS = 8
 NUM_TRAIN, NUM_VAL = 1285, 256  # validation and test are whole batches, so that evaluation compiles once
 
 
@@ -67,25 +78,20 @@ class DigitsTrainer(TrainerModule):
         return losses.mean(), (metrics, None)
 
 
-class ShuffledBatches:
-    """Batches of a data set, in a new order each time.
+class DigitsStorage:
+    """A data set that takes its time for each batch, as one does that lies on the network.
 
     Args:
         data: The whole data set as one batch.
-        seed: Seed of the order.
     """
 
-    def __init__(self, data: Batch, seed: int):
+    def __init__(self, data: Batch):
         self._data = data
-        self._rng = np.random.default_rng(seed)
 
-    def __len__(self) -> int:
-        return len(self._data.targets) // BATCH_SIZE
-
-    def __iter__(self) -> Iterator[Batch]:
-        order = self._rng.permutation(len(self._data.targets))
-        for start in range(0, len(self) * BATCH_SIZE, BATCH_SIZE):
-            yield self._data[order[start : start + BATCH_SIZE]]
+    def fetch(self, indices: np.ndarray) -> Batch:
+        """Some examples of it."""
+        time.sleep(FETCH_S)
+        return self._data[indices]
 
 
 def load_digits() -> tuple[Batch, Batch, Batch]:
@@ -95,6 +101,19 @@ def load_digits() -> tuple[Batch, Batch, Batch]:
     order = np.random.default_rng(0).permutation(len(images))
     data = Batch(images[order], digits.target[order].astype(np.int32))
     return data[:NUM_TRAIN], data[NUM_TRAIN : NUM_TRAIN + NUM_VAL], data[NUM_TRAIN + NUM_VAL :]
+
+
+def shuffled(data: Batch, seed: int, num_threads: int) -> Any:
+    """Batches without end, in a new order each time.
+
+    Args:
+        data: The whole data set as one batch.
+        seed: Seed of the order.
+        num_threads: How many threads fetch batches ahead; 0 for none, so that the loop waits for each.
+    """
+    indices = grain.MapDataset.range(len(data.targets)).shuffle(seed=seed).repeat()
+    batches = indices.batch(BATCH_SIZE).map(DigitsStorage(data).fetch)
+    return batches.to_iter_dataset(grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=4 * num_threads))
 
 
 def in_order(data: Batch) -> list[Batch]:
@@ -107,13 +126,14 @@ def default_configs(run_dir: pathlib.Path) -> dict[str, Any]:
     tools = [FileLoggerConfig(), TensorBoardLoggerConfig()]
     return {
         "trainer": TrainerConfig(
-            logger=LoggerConfig(log_path=run_dir, log_every_n_steps=10, log_tools=tools),
+            logger=LoggerConfig(log_path=run_dir, log_every_n_steps=2, log_tools=tools),
+            check_val_every_n_epoch=15,
             callbacks=[JaxProfilerConfig(profile_every_n_minutes=-1, profile_first_step=60, profile_n_steps=10)],
         ),
         "model": ModelConfig(model_class=DigitsNet, parallel=ParallelConfig(data_axis_size=1)),
         "optimizer": OptimizerConfig(
             name="adamw",
-            scheduler=SchedulerConfig(name="cosine", lr=3e-3, warmup_steps=20, decay_steps=400),
+            scheduler=SchedulerConfig(name="cosine", lr=3e-3, warmup_steps=20, decay_steps=1200),
             weight_decay=1e-3,
             weight_decay_exclude=["bias"],
         ),
@@ -121,31 +141,67 @@ def default_configs(run_dir: pathlib.Path) -> dict[str, Any]:
 
 
 def run(run_dir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, dict[str, float]]:
-    """Train the demo model from scratch and print how it went.
+    """Train the demo model twice, with a slow loader and with one that fetches ahead, and print how it went.
 
     Args:
-        run_dir: Where to write the run; an earlier demo there is removed.
+        run_dir: Where to write the second run and the report; the first goes beside it, with `-slow` at its end.
+            Earlier demos there are removed.
         overrides: Changes to the configs, such as `trainer.seed=1`.
 
     Returns:
-        The metrics.
+        The metrics of the second run.
     """
     configs = apply_overrides(default_configs(run_dir), overrides)
     logger = configs["trainer"].logger
-    log_path = logger.log_path if logger is not None else None
-    if log_path is not None:
-        remove_earlier_run(log_path)
-    train, val, test = load_digits()
-    trainer = DigitsTrainer(configs["trainer"], configs["model"], configs["optimizer"], batch=train[:BATCH_SIZE])
+    if logger is None or logger.log_path is None:
+        raise ConfigError("trainer.logger.log_path: the demo is about what a run leaves on disk; give it a path")
+    fast_dir = logger.log_path
+    slow_dir = fast_dir.with_name(f"{fast_dir.name}-slow")
+    for directory in (slow_dir, fast_dir):
+        remove_earlier_run(directory)
     console = rich.console.Console()
-    console.print(trainer.tabulate_params(), highlight=False)
-    loader = ShuffledBatches(train, configs["trainer"].seed)
-    metrics = trainer.train_model(loader, in_order(val), in_order(test), num_epochs=NUM_EPOCHS)
+    console.rule(f"1. a loader that takes {1e3 * FETCH_S:.0f} ms for each batch")
+    train(configs, slow_dir, num_threads=0)
+    console.rule("2. the same, with threads that fetch ahead")
+    metrics = train(configs, fast_dir, num_threads=NUM_THREADS)
     console.print(tabulate_metrics(metrics))
-    if log_path is not None:
-        console.print(describe_speed(log_path))
-        console.print(f"The run was written to {log_path}", highlight=False, soft_wrap=True)
+    tell(console, slow_dir, fast_dir)
     return metrics
+
+
+def train(configs: dict[str, Any], run_dir: pathlib.Path, num_threads: int) -> dict[str, dict[str, float]]:
+    """Train the model from scratch.
+
+    Args:
+        configs: Those of trainer, model and optimizer.
+        run_dir: Where to write the run.
+        num_threads: How many threads fetch batches ahead.
+    """
+    training, val, test = load_digits()
+    config = replace(configs["trainer"], logger=replace(configs["trainer"].logger, log_path=run_dir))
+    trainer = DigitsTrainer(config, configs["model"], configs["optimizer"], batch=training[:BATCH_SIZE])
+    return trainer.train_model(
+        shuffled(training, config.seed, num_threads),
+        in_order(val),
+        in_order(test),
+        num_epochs=NUM_EPOCHS,
+        steps_per_epoch=len(training.targets) // BATCH_SIZE,
+    )
+
+
+def tell(console: rich.console.Console, slow_dir: pathlib.Path, fast_dir: pathlib.Path) -> None:
+    """Print what was wrong with the first run and what the second changed, and write its report."""
+    slow, fast = open_run(slow_dir), open_run(fast_dir)
+    console.rule("what was wrong with the first")
+    console.print(render_findings(slow.findings))
+    console.rule("what changed")
+    console.print(compare_runs(slow, fast).render(min(console.width, 80)))
+    report = write_html_report(fast)
+    write_html_report(slow)
+    console.rule("what is left")
+    console.print(f"report       {report}", highlight=False, soft_wrap=True)
+    console.print(f"runs         {slow_dir}, {fast_dir}", highlight=False, soft_wrap=True)
+    console.print(f"in terminal  trackside report {fast_dir}", highlight=False, soft_wrap=True)
 
 
 def remove_earlier_run(run_dir: pathlib.Path) -> None:
@@ -167,13 +223,3 @@ def tabulate_metrics(metrics: dict[str, dict[str, float]]) -> rich.table.Table:
         loss, accuracy = (values.get(name, values.get(f"{name}_mean", math.nan)) for name in ("loss", "accuracy"))
         table.add_row({"val": "validation"}.get(split, split), f"{loss:.4f}", f"{accuracy:.1%}")
     return table
-
-
-def describe_speed(log_path: pathlib.Path) -> str:
-    """How long a step took, as the run's event file tells."""
-    rows = [row for row in read_events(log_path / event_file_name(0)) if row["kind"] == "metrics"]
-    timed = [row for row in rows if row["mode"] == "train" and "step_time" in row["values"]]
-    if not timed:
-        return "No step was timed."
-    median_s = statistics.median(row["values"]["step_time"] for row in timed)
-    return f"{timed[-1]['step']} steps, {median_s * 1e3:.2f} ms each, {1 / median_s:.0f} steps per second."

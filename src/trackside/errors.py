@@ -6,6 +6,7 @@ TracksideError
 ├── MetricError        a loss or metric of the wrong form             (ValueError)
 ├── CheckpointError    a checkpoint that cannot be found or restored
 ├── EventFileError     a run whose event file cannot be read
+├── RunError           a folder that holds no run                     (in trackside.runs)
 ├── TraceError         a trace that cannot be found or read           (in trackside.trace)
 ├── CaptureError       a profile that could not be taken or written   (in trackside.profiling)
 ├── RecompileError     a step that compiles too often                 (in trackside.profiling)

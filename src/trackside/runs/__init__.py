@@ -5,7 +5,7 @@
 
 from trackside.runs.errors import RunError
 from trackside.runs.find import find_runs
-from trackside.runs.hosts import Host, HostTable, SlowHost
+from trackside.runs.hosts import Host, HostTable, SilentHost, SlowHost
 from trackside.runs.legs import Leg
 from trackside.runs.metric_table import MetricTable
 from trackside.runs.run import Run, open_run
@@ -18,6 +18,7 @@ __all__ = [
     "MetricTable",
     "Run",
     "RunError",
+    "SilentHost",
     "SlowHost",
     "StepTimes",
     "find_runs",

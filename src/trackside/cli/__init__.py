@@ -1,0 +1,123 @@
+"""The `trackside` command: finds the command that was asked for, and says what went wrong in one line.
+
+Each command is a function in a module of its own, which is imported when it is asked for. `trackside --help` imports
+none of them, and nothing that it shows needs jax.
+"""
+
+import importlib
+import inspect
+import io
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trackside.cli.commands import COMMANDS, render_help, unknown_command
+from trackside.errors import TracksideError
+
+FINE = 0
+ERROR = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+"""What a shell shows for a program that writes to a pipe nobody reads any more, as in `trackside ls | head`."""
+
+DEBUG = "TRACKSIDE_DEBUG"
+"""Set to anything but 0, errors come with their traceback."""
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command.
+
+    Args:
+        arguments: The words after `trackside`.
+
+    Returns:
+        The exit code: 0 if all went well, 1 if a comparison found a regression, 2 after an error, 130 after Ctrl-C, 141
+        if what reads the output stopped reading.
+    """
+    _write_what_the_terminal_can_show()
+    try:
+        code = _dispatch(list(arguments))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _drop_output()
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get(DEBUG, "0") not in ("", "0"):
+            raise
+        sys.stderr.write(f"trackside: {_in_one_line(error)}\n")
+        return ERROR
+
+
+def load_command(name: str) -> Callable[..., int | None]:
+    """The function of a command."""
+    return getattr(importlib.import_module(f"trackside.cli.{COMMANDS[name].module}"), COMMANDS[name].function)
+
+
+def description_of(function: Callable[..., Any]) -> str:
+    """What the help of a command says above its arguments: the docstring up to them, examples included."""
+    paragraphs = (inspect.getdoc(function) or "").partition("\nArgs:")[0].rstrip().split("\n\n")
+    return "\n\n".join(text if text.startswith("Examples:") else textwrap.fill(text, 79) for text in paragraphs)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        sys.stdout.write(render_help())
+        return FINE if arguments else ERROR
+    name = {"--version": "version"}.get(arguments[0], arguments[0])
+    if name not in COMMANDS:
+        raise unknown_command(name)
+    return _call(load_command(name), name, arguments[1:])
+
+
+def _call(function: Callable[..., int | None], name: str, arguments: list[str]) -> int:
+    import tyro
+
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        # Written here: tyro makes one long line of each paragraph.
+        sys.stdout.write(f"{description_of(function)}\n\n")
+        sys.stdout.flush()
+    try:
+        code = tyro.cli(
+            function,
+            prog=f"trackside {name}",
+            description="",
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    except SystemExit as end:  # after the help, or after arguments that do not fit
+        return end.code if isinstance(end.code, int) else FINE
+    return code or FINE
+
+
+def _in_one_line(error: Exception) -> str:
+    if isinstance(error, TracksideError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"unexpected {what} (a bug: {DEBUG}=1 shows where; `trackside doctor` prints what a report of it needs)"
+
+
+def _write_what_the_terminal_can_show() -> None:
+    """Let a terminal that is not UTF-8 show a question mark, where Python would stop at a bar of blocks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # pytest and notebooks have streams of their own
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Let Python flush at its end without another error about the closed pipe."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # no real file behind it
+        return

@@ -1,0 +1,5 @@
+"""`python -m trackside.cli`: the `trackside` command where its script is not on the path."""
+
+from trackside.cli import main
+
+main()

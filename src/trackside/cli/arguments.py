@@ -1,0 +1,38 @@
+"""Types of arguments that several commands have, as the command line reads and names them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+RunPath = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+"""A run's directory."""
+
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+"""An option without a value, off unless given."""
+
+OptionalFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
+"""A file; None unless given."""
+
+OptionalDirectory = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
+"""A directory; None unless given."""
+
+OptionalText = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+"""A name; None unless given."""
+
+HERE = ""
+"""What `FileOrDefault` is where the option was given without a file."""
+
+FileOrDefault = Annotated[
+    str | None,
+    PrimitiveConstructorSpec(
+        nargs=(0, 1),
+        metavar="[FILE]",
+        instance_from_str=lambda words: words[0] if words else HERE,
+        is_instance=lambda value: value is None or isinstance(value, str),
+        str_from_instance=lambda value: [value] if value else [],
+    ),
+    tyro.conf.arg(help_behavior_hint=""),
+]
+"""An option whose file may be left out: None unless given, `HERE` without a file."""

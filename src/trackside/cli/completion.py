@@ -1,0 +1,48 @@
+"""`trackside completion`."""
+
+import contextlib
+import io
+import sys
+from typing import Annotated, Literal
+
+import tyro
+
+from trackside.cli import load_command
+from trackside.cli.commands import COMMANDS
+
+
+def completion(shell: Annotated[tyro.conf.Positional[Literal["bash", "zsh"]], tyro.conf.arg(metavar="SHELL")]) -> None:
+    """Print a script that lets the shell complete commands and options with the Tab key.
+
+    Examples:
+      source <(trackside completion bash)      in this shell
+      trackside completion bash > ~/.local/share/bash-completion/completions/trackside
+      trackside completion zsh > "${fpath[1]}/_trackside"
+
+    Args:
+        shell: bash or zsh.
+    """
+    app = tyro.extras.SubcommandApp()
+    for name, command in COMMANDS.items():
+        app.command(name=name, help=command.summary)(load_command(name))
+    with io.StringIO() as script, contextlib.redirect_stdout(script):
+        with contextlib.suppress(SystemExit):  # how tyro ends after it has printed
+            app.cli(prog="trackside", args=["--tyro-print-completion", shell], config=(tyro.conf.FlagCreatePairsOff,))
+        text = script.getvalue()
+    sys.stdout.write(_complete_paths(text))
+
+
+def _complete_paths(script: str) -> str:
+    """Let paths be completed where there is nothing else: tyro does so after options, and not for a RUN.
+
+    What it completes them from has the words before it in front, since it joins what bash splits at colons.
+    """
+    asked = '"$completions" == "__TYRO_COMPLETE_FILES__"'
+    changes = {
+        asked: f'{asked} || -z "$completions"',
+        'compgen -f -- "$cur"': 'compgen -f -- "${COMP_WORDS[COMP_CWORD]}"',
+        "complete -F ": "complete -o filenames -F ",
+    }
+    for old, new in changes.items():
+        script = script.replace(old, new)
+    return script

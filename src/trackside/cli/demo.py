@@ -1,0 +1,29 @@
+"""`trackside demo`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+def demo(
+    overrides: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = (),
+    run_dir: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/demo"),
+) -> None:
+    """Train a small network on handwritten digits twice, and show what made the first run slow.
+
+    The first run has a slow loader, the second one that fetches ahead. Prints the verdict on the first and the
+    comparison of both, and writes their reports. Needs the extra demo, and no network.
+
+    Examples:
+      trackside demo
+      trackside demo trainer.seed=1 optimizer.scheduler.lr=0.01
+      trackside report runs/demo               afterwards: how it went
+
+    Args:
+        overrides: Changes to the configs, such as trainer.seed=1.
+        run_dir: Where to write the second run; the first goes beside it, and earlier demos there are removed.
+    """
+    from trackside import demo as digits  # brings jax, which --help does not need
+
+    digits.run(run_dir, overrides)

@@ -1,0 +1,91 @@
+"""What `trackside doctor` asks of jax, in a process of its own: `python -m trackside.cli.doctor_probe`.
+
+Prints one line of JSON for each answer as soon as it is known, so that a profiler that hangs costs only its own.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+
+from trackside.findings.wording import num_bytes, percent
+from trackside.trace import analyse_trace
+
+NUM_STEPS = 5
+
+
+def devices() -> dict[str, Any]:
+    """The devices that jax sees."""
+    found = jax.devices()
+    kinds = sorted({device.device_kind for device in found})
+    processes = f", {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    lines = [f"{len(found)} x {', '.join(kinds)} ({jax.default_backend()}){processes}"]
+    details = {"backend": jax.default_backend(), "devices": [str(device) for device in found], "kinds": kinds}
+    return {"status": "ok", "lines": lines, "details": details}
+
+
+def compile_cache() -> dict[str, Any]:
+    """Where compiled programs are kept for the next run, if they are."""
+    directory = jax.config.values.get("jax_compilation_cache_dir")
+    if not directory:
+        lines = ["off: each run compiles anew; JAX_COMPILATION_CACHE_DIR=<dir> keeps programs"]
+        return {"status": "note", "lines": lines, "details": {"directory": None}}
+    if "://" in directory:
+        return {"status": "ok", "lines": [directory], "details": {"directory": directory}}
+    path = Path(directory)
+    sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()] if path.is_dir() else []
+    writable = os.access(path if path.is_dir() else path.parent, os.W_OK)
+    lines = [f"{directory}: {len(sizes)} files, {num_bytes(sum(sizes))}{'' if writable else '; cannot be written'}"]
+    details = {"directory": directory, "num_files": len(sizes), "size_bytes": sum(sizes), "is_writable": writable}
+    return {"status": "ok" if writable else "failed", "lines": lines, "details": details}
+
+
+def profiler() -> dict[str, Any]:
+    """Whether a tiny profile can be taken and read."""
+
+    @jax.jit
+    def probe(x: jax.Array) -> jax.Array:
+        with jax.named_scope("probe"):
+            return jnp.tanh(x @ x)
+
+    x = probe(jnp.ones((128, 128))).block_until_ready()
+    with tempfile.TemporaryDirectory(prefix="trackside-doctor-") as directory:
+        with jax.profiler.trace(directory):
+            for _ in range(NUM_STEPS):
+                x = probe(x)
+            x.block_until_ready()
+        report = analyse_trace(Path(directory))
+    resolved = report.coverage.resolved_share
+    details = {"num_events": report.num_events, "num_runs": len(report.runs), "resolved_share": resolved}
+    if resolved is None:
+        lines = [f"takes profiles, but none of the {NUM_STEPS} steps was seen on a device", *report.missing]
+        return {"status": "failed", "lines": lines, "details": details}
+    lines = [f"works: {len(report.runs)} of {NUM_STEPS} steps seen, {percent(resolved)} of their time attributed"]
+    return {"status": "ok" if len(report.runs) == NUM_STEPS else "note", "lines": lines, "details": details}
+
+
+def main() -> None:
+    """Answer everything, each for itself."""
+    probes: dict[str, Callable[[], dict[str, Any]]] = {
+        "devices": devices,
+        "compile cache": compile_cache,
+        "profiler": profiler,
+    }
+    for name, probe in probes.items():
+        try:
+            answer = probe()
+        except Exception as error:
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            answer = {"status": "failed", "lines": [message[:300]]}
+        sys.stdout.buffer.write(msgspec.json.encode({"name": name, **answer}) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

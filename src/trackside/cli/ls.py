@@ -1,0 +1,88 @@
+"""`trackside ls`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.text import Text
+
+from trackside.cli.arguments import Flag
+from trackside.cli.output import open_console, print_json, print_lines, usable_width
+from trackside.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trackside.cli.run_glance import Glance
+
+DEFAULT = Path("runs")
+_FIXED_WIDTH = 68
+
+
+def list_runs(
+    directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="[DIR]", help_behavior_hint="")] = DEFAULT,
+    json: Flag = False,
+) -> None:
+    """List the runs below a directory, the newest first: status, steps, speed, best metric, when it began.
+
+    The best metric is the one that a checkpoint or early stopping monitors, else the validation loss, else the training
+    loss. The speed is that of the last steps.
+
+    Examples:
+      trackside ls                             the runs below ./runs
+      trackside ls /scratch/experiments
+      trackside ls | head
+      trackside ls --json | jq -r '.runs[] | select(.status == "dead") | .path'
+
+    Args:
+        directory: Where to look: runs if left out.
+        json: Print the list as JSON.
+    """
+    from trackside.cli.run_glance import glance_at
+    from trackside.runs import find_runs
+
+    if not directory.is_dir():
+        hint = "give the directory that runs are in" if directory == DEFAULT else "check the path"
+        raise ConfigError(f"{directory}: no such directory; {hint}")
+    found = (glance_at(path) for path in reversed(find_runs(directory)))
+    glances = [glance for glance in found if glance is not None]
+    if json:
+        print_json({"format": "trackside.runs/1", "runs": [glance.to_dict() for glance in glances]})
+        return
+    console = open_console()
+    if not glances:
+        console.print(f"no runs below {directory}: a training writes one where LoggerConfig.log_path is set")
+        return
+    print_lines(console, _table(directory, glances, usable_width(console)))
+
+
+def _table(directory: Path, glances: "list[Glance]", width: int) -> Text:
+    from trackside.report.text_lines import join, printable
+
+    longest = max(len(_name(directory, glance)) for glance in glances)
+    name_width = max(min(longest, width - _FIXED_WIDTH), 10)
+    head = f"{'run':<{name_width}}  {'status':<11}  {'steps':>9}  {'steps/s':>7}  {'best':<20}  began"
+    lines = [Text(head, style="dim"), *(_row(directory, glance, name_width) for glance in glances)]
+    if not all(glance.is_best_of_all for glance in glances):
+        lines.append(Text("* of the rows at the end, or at both ends of a large file", style="dim"))
+    return printable(join(lines))
+
+
+def _row(directory: Path, glance: "Glance", name_width: int) -> Text:
+    from trackside.report.moments import moment
+    from trackside.report.terminal import BAD_STYLE, STATUS_STYLES
+    from trackside.report.text_lines import fit, fit_tail
+
+    speed = "" if glance.steps_per_second is None else f"{glance.steps_per_second:.3g}"
+    best = "" if glance.best is None else f"{glance.best.label} {glance.best.value:.4g}"
+    best += "" if glance.is_best_of_all else "*"
+    style = STATUS_STYLES.get(glance.status, BAD_STYLE)
+    return Text.assemble(
+        fit_tail(_name(directory, glance), name_width),
+        "  ",
+        (fit(glance.status, 11), style),
+        f"  {glance.step:>9,}  {speed:>7}  {fit(best, 20)}  {moment(glance.started_at)[5:]}",
+    )
+
+
+def _name(directory: Path, glance: "Glance") -> str:
+    relative = glance.path.relative_to(directory)
+    return str(relative) if relative.parts else glance.path.resolve().name

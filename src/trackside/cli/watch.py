@@ -1,0 +1,147 @@
+"""`trackside watch`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.live import Live
+from rich.text import Text
+
+from trackside.cli.arguments import Flag, RunPath
+from trackside.cli.output import OutputConsole, open_console, print_lines, usable_width
+from trackside.clock import SYSTEM_CLOCK
+from trackside.errors import ConfigError
+
+GRACE_S = 60.0
+"""For so long after its last row, a run without a lock may still be on its way to its first step."""
+
+
+def watch(
+    run: RunPath,
+    interval: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 2.0,
+    once: Flag = False,
+) -> None:
+    """Follow a run that is going on: progress, speed, where the time goes, losses, findings as they come.
+
+    Only reads files: works over ssh, from another process or machine, and does not disturb the training. Waits for a
+    run that does not exist yet, and ends with the run, or with Ctrl-C. In a pipe it prints a line when there is news.
+
+    Examples:
+      trackside watch runs/demo
+      ssh cluster trackside watch runs/demo --once      one look
+      trackside watch runs/demo | tee progress.txt
+
+    Args:
+        run: The run's directory.
+        interval: How often to look.
+        once: Print one picture and end.
+    """
+    if interval <= 0:
+        raise ConfigError(f"--interval: expected a positive number of seconds, got {interval:g}")
+    console = open_console()
+    try:
+        if once:
+            _print_once(run, console)
+        elif console.is_terminal and not console.is_dumb_terminal:
+            _follow_in_place(run, interval, console)
+        else:
+            _follow_in_lines(run, interval, console)
+    except KeyboardInterrupt:  # how one stops looking
+        return
+
+
+class Follower:
+    """Opens a run as soon as it is there, reads on, and knows when it is over.
+
+    Args:
+        path: The run's directory.
+    """
+
+    def __init__(self, path: Path):
+        from trackside.runs import Run
+
+        self.path = path
+        self.run: Run | None = None
+        self._num_dead = 0
+        self._was_running = False
+
+    def look(self) -> bool:
+        """Read what is new; True if there was something."""
+        from trackside.runs import RunError, open_run
+
+        if self.run is None:
+            try:
+                self.run = open_run(self.path)
+            except RunError:
+                return False
+            has_news = True
+        else:
+            has_news = self.run.refresh()
+        self._was_running = self._was_running or self.run.status == "running"
+        self._num_dead = self._num_dead + 1 if self.run.status == "dead" else 0
+        return has_news
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there will be no more news.
+
+        A run may look dead for a moment: before it takes its lock, and when its last row was written just after the
+        file was read. It has to be so twice, and to have been running or to be silent for a while.
+        """
+        if self.run is None:
+            return False
+        is_silent = self._was_running or SYSTEM_CLOCK.timestamp() - self.run.ended_at > GRACE_S
+        return self.run.is_finished or (self._num_dead > 1 and is_silent)
+
+
+def _picture(follower: Follower, console: OutputConsole) -> Text:
+    from trackside.cli.watch_picture import render_picture
+
+    if follower.run is None:
+        return Text(f"there is no run at {follower.path} yet; waiting for it")
+    plain = not console.is_terminal or console.color_system is None
+    return render_picture(follower.run, SYSTEM_CLOCK.timestamp(), usable_width(console), plain)
+
+
+def _print_once(path: Path, console: OutputConsole) -> None:
+    follower = Follower(path)
+    follower.look()
+    print_lines(console, _picture(follower, console))
+
+
+def _follow_in_place(path: Path, interval_s: float, console: OutputConsole) -> None:
+    follower = Follower(path)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            follower.look()
+            live.update(_picture(follower, console), refresh=True)
+            if follower.is_over:
+                break
+            time.sleep(interval_s)
+    console.print(f"to see how it went: trackside report {path}", soft_wrap=True, markup=False)
+
+
+def _follow_in_lines(path: Path, interval_s: float, console: OutputConsole) -> None:
+    from trackside.cli.watch_picture import render_finding_line, render_line
+
+    follower = Follower(path)
+    told: set[tuple[str, str]] = set()
+    last = ""
+    while True:
+        follower.look()
+        if follower.run is None:
+            line = _picture(follower, console).plain
+        else:
+            line = render_line(follower.run)
+            for finding in follower.run.findings:
+                if finding.key not in told:
+                    told.add(finding.key)
+                    console.print(render_finding_line(finding), soft_wrap=True, markup=False)
+        if line != last:
+            console.print(line, soft_wrap=True, markup=False)
+            console.file.flush()
+        last = line
+        if follower.is_over:
+            return
+        time.sleep(interval_s)

@@ -1,0 +1,177 @@
+"""What `trackside watch` shows of a run at one moment: as a picture for a terminal, or as one line for a pipe."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from rich.text import Text
+
+from trackside.cli.sparkline import sparkline
+from trackside.findings import Finding
+from trackside.profiling.ledger import CALLBACK, LedgerTotals
+from trackside.report.best_metric import choose_metric
+from trackside.report.ledger_bar import render_bar
+from trackside.report.moments import duration
+from trackside.report.terminal import BAD_STYLE, STATUS_STYLES
+from trackside.report.text_lines import fit, join, labelled, printable, wrap
+from trackside.runs import MetricTable, Run
+
+RECENT_S = 60.0
+"""The stretch that the bar and the speed are of, as long as the run goes on."""
+
+_MAX_SERIES = 5
+_MAX_FINDINGS = 4
+_PROGRESS_WIDTH = 24
+_SEVERITY_STYLES = {"severe": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+class Series(NamedTuple):
+    """The course of a metric."""
+
+    label: str
+    values: np.ndarray
+    is_higher_better: bool = False
+
+
+def render_picture(run: Run, now: float, width: int, plain: bool = False) -> Text:
+    """The run at one moment.
+
+    Args:
+        run: The run, as it was read last.
+        now: The time, in seconds since the epoch.
+        width: The columns that it may take.
+        plain: Without colours: the bar is drawn by letters.
+    """
+    lines = [*_header(run, now, width), Text(), *_ledger(run, width, plain)]
+    series = list(find_series(run))
+    if series:
+        lines += [Text(), *_curves(series, width)]
+    if run.findings:
+        lines += [Text(), *_findings(run.findings, width)]
+    if run.problems and not run.is_finished:
+        lines += [Text(), *(Text(line, style="yellow") for line in wrap(f"note: {run.problems[0]}", width))]
+    return printable(join(lines))
+
+
+def render_line(run: Run) -> str:
+    """The run at one moment, in one line."""
+    speed = steps_per_second(run)
+    words = [run.status, _steps(run)]
+    words += [f"{speed:.3g} steps/s"] if speed is not None else []
+    words += [f"{label} {values[-1]:.4g}" for label, values, _ in find_series(run)]
+    return printable(Text("  ".join(words))).plain
+
+
+def render_finding_line(finding: Finding) -> str:
+    """A finding in one line."""
+    return printable(Text(f"{finding.severity}: {finding.message}")).plain
+
+
+def steps_per_second(run: Run) -> float | None:
+    """How many steps a second the run makes: of late while it goes on, else over its clean steps."""
+    time = run.metrics.get("time")
+    if run.is_finished or time is None or not len(time) or "steps_per_second" not in time:
+        times = run.step_times
+        clean = times.seconds[times.clean]
+        return float(1 / np.median(clean)) if len(clean) and np.median(clean) > 0 else None
+    rates = time["steps_per_second"][_recent(time)]
+    return float(np.median(rates[np.isfinite(rates)])) if np.isfinite(rates).any() else None
+
+
+def recent_ledger(run: Run) -> LedgerTotals | None:
+    """Where the time of the last minute went; None where no row tells."""
+    time = run.metrics.get("time")
+    if time is None or not len(time):
+        return None
+    num_steps = np.diff(time.step, prepend=0)[_recent(time)]
+    parts = {}
+    for name in time.names:
+        if name.endswith("_ms"):
+            part = f"{CALLBACK}callbacks" if name == "callbacks_ms" else name.removesuffix("_ms")
+            parts[part] = float(np.nansum(time[name][_recent(time)] * num_steps) / 1e3)
+    return LedgerTotals(sum(parts.values()), parts, int(num_steps.sum()))
+
+
+def find_series(run: Run) -> Iterator[Series]:
+    """The losses of a run, and the metric by which it is judged."""
+    labels = set()
+    for mode in sorted(run.metrics, key=lambda name: (name != "train", name)):
+        if mode != "train" and not mode.startswith("val"):
+            continue
+        table = run.metrics[mode]
+        for name in (name for name in table.names if "loss" in name and not name.endswith(("_max", "_std", "_single"))):
+            label = f"{mode}_{name.removesuffix('_mean')}"
+            known = table[name][~np.isnan(table[name])] if mode != "train" else table[name]
+            if len(known) and len(labels) < _MAX_SERIES:
+                labels.add(label)
+                yield Series(label, known)
+    judged = choose_metric(run.config, {mode: table.names for mode, table in run.metrics.items()})
+    if judged is not None and judged.label not in labels:
+        yield Series(judged.label, run.metrics[judged.mode][judged.name], judged.direction == "max")
+
+
+def _recent(time: MetricTable) -> slice:
+    """The rows of the last minute that was written."""
+    return slice(int(np.searchsorted(time.t, time.t[-1] - RECENT_S)), None)
+
+
+def _steps(run: Run) -> str:
+    epoch = f", epoch {run.epoch}" if run.epoch else ""
+    return f"step {run.step:,}{'' if run.goal is None else f' of {run.goal:,}'}{epoch}"
+
+
+def _header(run: Run, now: float, width: int) -> Iterator[Text]:
+    seen = f"last row {duration(now - run.ended_at)} ago" if run.ended_at and not run.is_finished else ""
+    name = Text(fit(run.name, width - len(seen) - 16).rstrip(), style="bold")
+    status = Text(run.status, style=STATUS_STYLES.get(run.status, BAD_STYLE))
+    gap = " " * max(width - name.cell_len - 2 - status.cell_len - len(seen), 2)
+    yield Text.assemble(name, "  ", status, gap, (seen, "dim"))
+    progress = Text(_steps(run))
+    if run.goal:
+        share = min(run.step / run.goal, 1.0)
+        progress.append(f"  {100 * share:.0f} %  ")
+        columns = max(min(_PROGRESS_WIDTH, width - progress.cell_len), 0)
+        done = round(share * columns)
+        progress.append("█" * done, style="green")
+        progress.append("░" * (columns - done), style="dim")
+    yield progress
+    speed = steps_per_second(run)
+    words = [f"{speed:.3g} steps per second"] if speed else []
+    if run.started_at:
+        words.append(f"{duration((run.ended_at if run.is_finished else now) - run.started_at)} since it began")
+    if speed and run.goal and run.status == "running" and run.goal > run.step:
+        words.append(f"about {duration((run.goal - run.step) / speed)} left")
+    if words:
+        yield from map(Text, wrap(", ".join(words), width))
+
+
+def _ledger(run: Run, width: int, plain: bool) -> list[Text]:
+    recent = None if run.is_finished else recent_ledger(run)
+    totals = recent or run.ledger
+    if totals is None or totals.wall_s <= 0:
+        return [Text("where the time goes: the first row comes after about a second of steps", style="dim")]
+    title = f"where the last {duration(totals.wall_s)} went" if recent else f"where {duration(totals.wall_s)} went"
+    return [Text(title, style="bold"), *render_bar(totals, width, plain)]
+
+
+def _curves(series: list[Series], width: int) -> Iterator[Text]:
+    label_width = min(max(len(one.label) for one in series), width // 4)
+    for label, values, is_higher_better in series:
+        finite = values[np.isfinite(values)]
+        figures = f"{values[-1]:.4g}"
+        if len(finite):
+            best = f"highest {finite.max():.4g}" if is_higher_better else f"lowest {finite.min():.4g}"
+            figures += f"  ({best})"
+        line = Text(f"{fit(label, label_width)}  ")
+        line.append(sparkline(values, width - label_width - len(figures) - 4), style="cyan")
+        line.append(f"  {figures}")
+        yield line
+
+
+def _findings(findings: list[Finding], width: int) -> Iterator[Text]:
+    for finding in findings[:_MAX_FINDINGS]:
+        lines = labelled(finding.severity, [f"{finding.label}: {finding.title}", f"-> {finding.advice}"], width)
+        lines[0].stylize(_SEVERITY_STYLES[finding.severity], 0, len(finding.severity))
+        yield from lines
+    if len(findings) > _MAX_FINDINGS:
+        yield Text(f"and {len(findings) - _MAX_FINDINGS} more findings")

@@ -1,0 +1,138 @@
+"""`trackside ls`, and what it sees of a run at a glance."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackside import cli
+from trackside.cli import run_glance
+from trackside.cli.run_glance import glance_at
+from trackside.events import EventWriter, event_file_name
+from trackside.report import summarise_run
+from trackside.runs import open_run
+from trackside.trainer.run_lock import RunLock
+
+
+def write_run(path: Path, losses: list[float], status: str | None = "success") -> Path:
+    """A run with a validation after each ten steps."""
+    path.mkdir(parents=True)
+    writer = EventWriter(path / event_file_name(0))
+    writer.write("leg", leg=1, step=0, epoch=0)
+    for index, loss in enumerate(losses, start=1):
+        writer.write_metrics({"loss_mean": loss, "step_time": 0.02}, step=10 * index, epoch=index, mode="train")
+        writer.write_metrics({"loss": loss}, step=10 * index, epoch=index, mode="val")
+    if status:
+        writer.write("status", status=status, step=10 * len(losses), epoch=len(losses))
+    writer.close()
+    return path
+
+
+def test_runs_are_listed_newest_first(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A list has name, status, steps, speed and best metric of each run, in 80 columns, the newest first."""
+    shutil.copytree(trained_run, tmp_path / "old")
+    write_run(tmp_path / "group" / "new", [0.5, 0.25, 0.3])
+    assert cli.run(["ls", str(tmp_path)]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "status", "steps", "steps/s", "best", "began"]
+    assert first.split()[:6] == ["group/new", "success", "30", "50", "val_loss", "0.25"]
+    assert second.split()[:3] == ["old", "success", "93"]
+    assert max(map(len, (head, first, second))) <= 80
+
+
+def test_list_as_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """`--json` prints the list for a script."""
+    write_run(tmp_path / "a", [0.5])
+    assert cli.run(["ls", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["format"] == "trackside.runs/1"
+    assert listed["runs"][0]["path"] == str(tmp_path / "a")
+    assert listed["runs"][0]["best"]["value"] == 0.5
+
+
+def test_directory_without_runs_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Nothing to list is no error, and said."""
+    assert cli.run(["ls", str(tmp_path)]) == 0
+    assert "no runs below" in capsys.readouterr().out
+
+
+def test_missing_directory_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A directory that does not exist is named."""
+    assert cli.run(["ls", str(tmp_path / "nope")]) == 2
+    assert "nope: no such directory" in capsys.readouterr().err
+
+
+def test_glance_agrees_with_the_reader(trained_run: Path) -> None:
+    """Few rows tell the same as all of them: status, step, epoch, best metric and times."""
+    glance, summary = glance_at(trained_run), summarise_run(open_run(trained_run))
+    assert glance is not None
+    assert (glance.status, glance.step, glance.epoch) == (summary.status, summary.step, summary.epoch)
+    assert glance.best == summary.best
+    assert glance.is_best_of_all
+    assert (glance.started_at, glance.ended_at) == (summary.started_at, summary.ended_at)
+
+
+@pytest.mark.parametrize(("is_held", "status"), [(True, "running"), (False, "dead")])
+def test_run_without_a_last_word(is_held: bool, status: str, tmp_path: Path) -> None:
+    """A run that did not say how it ended is running while somebody holds its lock, and dead otherwise."""
+    path = write_run(tmp_path / "a", [0.5], status=None)
+    with RunLock(path if is_held else None):
+        glance = glance_at(path)
+    assert glance is not None
+    assert glance.status == status
+
+
+def test_run_that_goes_on_is_not_finished(tmp_path: Path) -> None:
+    """A leg after the last status row counts: the earlier leg's success is history."""
+    path = write_run(tmp_path / "a", [0.5])
+    writer = EventWriter(path / event_file_name(0))
+    writer.write("leg", leg=2, step=10, epoch=1)
+    writer.close()
+    glance = glance_at(path)
+    assert glance is not None
+    assert glance.status == "dead"
+
+
+def test_monitored_metric_is_the_best_one(tmp_path: Path) -> None:
+    """What a checkpoint monitors is what is listed, the highest where that is best."""
+    path = tmp_path / "a"
+    path.mkdir()
+    writer = EventWriter(path / event_file_name(0))
+    callback = {"__class__": "CheckpointConfig", "monitor": "val_accuracy", "mode": "max"}
+    writer.write("config", config={"trainer": {"callbacks": [callback]}})
+    for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):
+        writer.write_metrics({"loss": 1.0, "accuracy": accuracy}, step=step, epoch=1, mode="val")
+    writer.close()
+    glance = glance_at(path)
+    assert glance is not None
+    assert glance.best is not None
+    assert (glance.best.label, glance.best.value, glance.best.step) == ("val_accuracy", 0.9, 2)
+
+
+def test_torn_and_empty_files_do_not_stop_the_list(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A torn last line is passed over, and an empty file is a dead run without steps."""
+    torn = write_run(tmp_path / "torn", [0.5])
+    with (torn / event_file_name(0)).open("a") as file:
+        file.write('{"kind":"status","t":1')
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / event_file_name(0)).touch()
+    assert cli.run(["ls", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [["empty", "dead", "0"], ["torn", "success", "10"]]
+
+
+def test_large_file_is_read_at_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large file the beginning and the end are looked at, and the best metric says so."""
+    path = write_run(tmp_path / "a", np.linspace(1, 0.5, 400).tolist())
+    size = os.path.getsize(path / event_file_name(0))
+    monkeypatch.setattr(run_glance, "MAX_SCANNED_BYTES", size // 2)
+    monkeypatch.setattr(run_glance, "_END_BYTES", size // 8)
+    glance = glance_at(path)
+    assert glance is not None
+    assert (glance.status, glance.step) == ("success", 4000)
+    assert not glance.is_best_of_all
+    assert glance.best is not None
+    assert glance.best.value == 0.5

@@ -1,0 +1,77 @@
+"""What `trackside watch` shows of a run at one moment."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trackside.cli.watch_picture import find_series, recent_ledger, render_line, render_picture, steps_per_second
+from trackside.clock import ManualClock
+from trackside.events import EventWriter, event_file_name
+from trackside.runs import open_run
+from trackside.trainer.run_lock import RunLock
+
+
+@pytest.fixture
+def going_on(tmp_path: Path) -> Iterator[Path]:
+    """A run that has made 200 of 1,000 steps, ten a second, of which it lately waits for data half of the time."""
+    clock = ManualClock(1000.0)
+    with RunLock(tmp_path):
+        events = EventWriter(tmp_path / event_file_name(0), clock)
+        events.write("leg", leg=1, step=0, epoch=0, goal=1000)
+        for step in range(10, 201, 10):
+            clock.advance(10)
+            waits = 50.0 if step > 100 else 0.0
+            events.write_metrics({"loss_mean": 1 / step, "step_time": 0.1}, step, 1, "train")
+            row = {"data_wait_ms": waits, "device_wait_ms": 100.0 - waits, "steps_per_second": 10.0}
+            events.write_metrics(row, step, 1, "time")
+        events.write_metrics({"accuracy": 0.5}, 200, 1, "val")
+        events.close()
+        yield tmp_path
+
+
+def test_progress_and_time_left(going_on: Path) -> None:
+    """With a goal, the picture tells how far the run is and when it will be done at its speed."""
+    picture = render_picture(open_run(going_on), now=1203.0, width=80).plain
+    assert "step 200 of 1,000, epoch 1  20 %" in picture
+    assert "10 steps per second, 3 min 23 s since it began, about 1 min 20 s left" in picture
+    assert "last row 3.0 s ago" in picture
+    assert "(highest 0.5)" in picture
+
+
+def test_bar_is_of_the_last_minute(going_on: Path) -> None:
+    """What the run did before the last minute does not count: it waits for data half of the time now."""
+    ledger = recent_ledger(open_run(going_on))
+    assert ledger is not None
+    assert ledger.share("data_wait") == pytest.approx(0.5)
+    assert ledger.num_steps == 70
+
+
+def test_losses_and_the_judged_metric_are_shown(going_on: Path) -> None:
+    """Training and validation losses, and the metric by which the run is judged where that is none of them."""
+    assert [series.label for series in find_series(open_run(going_on))] == ["train_loss", "val_accuracy"]
+
+
+def test_line_says_the_same(going_on: Path) -> None:
+    """In one line: status, step, speed and the last values."""
+    line = render_line(open_run(going_on))
+    assert line == "running  step 200 of 1,000, epoch 1  10 steps/s  train_loss 0.005  val_accuracy 0.5"
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_picture_fits_its_width(going_on: Path, width: int) -> None:
+    """No line is wider than asked for."""
+    picture = render_picture(open_run(going_on), now=1203.0, width=width)
+    assert max(map(len, picture.plain.splitlines())) <= width
+
+
+def test_run_without_rows_has_a_picture(tmp_path: Path) -> None:
+    """A run that has just begun shows what there is, and when there will be more."""
+    with RunLock(tmp_path):
+        EventWriter(tmp_path / event_file_name(0), ManualClock(1000.0)).close()
+        run = open_run(tmp_path)
+        assert steps_per_second(run) is None
+        picture = render_picture(run, now=1001.0, width=80).plain
+    assert "running" in picture
+    assert "step 0" in picture
+    assert "the first row comes after about a second of steps" in picture
