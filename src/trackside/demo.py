@@ -196,12 +196,10 @@ def tell(console: rich.console.Console, slow_dir: pathlib.Path, fast_dir: pathli
     console.print(render_findings(slow.findings))
     console.rule("what changed")
     console.print(compare_runs(slow, fast).render(min(console.width, 80)))
-    report = write_html_report(fast)
-    write_html_report(slow)
     console.rule("what is left")
-    console.print(f"report       {report}", highlight=False, soft_wrap=True)
-    console.print(f"runs         {slow_dir}, {fast_dir}", highlight=False, soft_wrap=True)
-    console.print(f"in terminal  trackside report {fast_dir}", highlight=False, soft_wrap=True)
+    for name, opened in (("first", slow), ("second", fast)):
+        console.print(f"report of the {name:6}  {write_html_report(opened)}", highlight=False, soft_wrap=True)
+    console.print(f"in the terminal       trackside report {fast_dir}", highlight=False, soft_wrap=True)
 
 
 def remove_earlier_run(run_dir: pathlib.Path) -> None:

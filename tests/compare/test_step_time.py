@@ -149,3 +149,14 @@ def test_plain_values():
     plain = pair(0, slowdown=0.1).to_dict()
     assert plain["verdict"] == "slower"
     assert plain["low"] < plain["change"] < plain["high"]
+
+
+@pytest.mark.parametrize(("is_noisy_second", "verdict"), [(True, "faster"), (False, "cannot tell")])
+def test_noise_of_the_faster_run_leaves_no_doubt(is_noisy_second, verdict):
+    """Noise makes a run seem slower: one that is faster in spite of it is so, and the slower one may only seem so."""
+    rng = np.random.default_rng(0)
+    quick, slow = (seconds * (1.0 + 0.02 * rng.random(4000)) for seconds in (1e-3, 1e-2))
+    noise = np.exp(0.5 * rng.standard_normal(4000))
+    first = StepSeries("first", slow * (1.0 if is_noisy_second else noise), np.full(4000, 10))
+    second = StepSeries("second", quick * (noise if is_noisy_second else 1.0), np.full(4000, 10))
+    assert compare(first, second).verdict == verdict
