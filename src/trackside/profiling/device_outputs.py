@@ -63,10 +63,6 @@ class _CudaEvent:
     def __init__(self, torch: Any, device: Any):
         self._event = torch.cuda.current_stream(device).record_event()
 
-    def is_ready(self) -> bool:
-        """Whether the work is done."""
-        return self._event.query()
-
     def block_until_ready(self) -> None:
         """Return when the work is done."""
         self._event.synchronize()

@@ -110,7 +110,6 @@ class ProfiledJittedStep(ProfiledCallable):
         if not profiler.enabled:
             return function(*args, **kwargs)
         num_events = compiles.num_events
-        follows_idle = profiler.completions.look()
         start = profiler.start_timer(self._name)
         try:
             marker = sampler.mark_call()
@@ -133,7 +132,7 @@ class ProfiledJittedStep(ProfiledCallable):
             return output
         record = self._operation.add if has_compiled else self._record
         on_seen = self._on_seen if marker is None else self._on_marked_seen
-        call = Call(start, returned, arrays, record, on_seen, follows_idle, is_urgent=marker is not None)
+        call = Call(start, returned, arrays, record, on_seen)
         finish_on_device(profiler, self._dispatch_name, call)
         return output
 

@@ -51,7 +51,7 @@ class SpanTimers:
         self.enabled = enabled
         self._now = clock.now
         self._operations: dict[str, DurationSketch] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may time something while its thread is in here
         # A context variable is the fastest way to something that belongs to the thread.
         self._open: contextvars.ContextVar[_OpenTimers] = contextvars.ContextVar("trackside_open_timers")
         self._threads: list[weakref.ref[_OpenTimers]] = []

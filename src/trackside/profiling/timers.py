@@ -93,7 +93,6 @@ class TrainingProfiler(SpanTimers):
         Wrapped calls whose arrays are not there yet are not in it; `wait` waits for them. Operations that have to be
         sampled are in it once they were.
         """
-        self.completions.settle()
         wall_s = self._now() - self._started_s
         summary: dict[str, OperationSummary] = {}
         with self._lock:
@@ -136,7 +135,8 @@ class TrainingProfiler(SpanTimers):
         self._output.log(summary, not_sampled, at, self.logger, self.events, self.log_to_wandb)
 
     def reset(self) -> None:
-        """Forget all measurements, and count wall time and steps from now."""
+        """Forget all measurements, also of calls that are still under way, and count wall time and steps from now."""
+        self.completions.forget()
         with self._lock:
             for operation in self._operations.values():
                 operation.clear()

@@ -112,7 +112,6 @@ def timed_call(
     """Call a function and time it: until it returns, or until the arrays are there that it returned."""
     if not profiler.enabled:
         return function(*args, **kwargs)
-    follows_idle = profiler.completions.look()
     start = profiler.start_timer(name)
     try:
         output = function(*args, **kwargs)
@@ -126,8 +125,7 @@ def timed_call(
         profiler.cancel_timer(start)
         return output
     if arrays:
-        call = Call(start, returned, arrays, profiler.operation(name).add, follows_idle=follows_idle)
-        finish_on_device(profiler, name + DISPATCH, call)
+        finish_on_device(profiler, name + DISPATCH, Call(start, returned, arrays, profiler.operation(name).add))
     else:
         profiler.end_timer_at(name, start, returned)
     return output
