@@ -111,3 +111,23 @@ def test_named_statistics_have_the_norm_of_all():
     named = name_statistics(["a", "b"], rows)
     assert named["norm"] == 5.0
     assert named["b.max_abs"] == 4.0
+
+
+def test_verdicts_are_of_this_training_alone(tmp_path, fresh_profiler):
+    """What the profiler timed before, for another training, is not held against this one; verdicts are rows."""
+
+    def train(data_s, step_s):
+        for _ in range(20):
+            fresh_profiler.operation("data_batch_production").add(data_s)
+            fresh_profiler.operation("training_step").add(step_s)
+
+    train(data_s=10.0, step_s=0.001)
+    for name, data_s in (("quick", 0.0001), ("slow", 0.01)):
+        with make_record(tmp_path / name, is_profiled=True, num_epochs=1) as record:
+            train(data_s, step_s=0.01)
+            record.add(evaluation(1, 0.1), lambda path: path.touch())
+    ids = {
+        name: [row["id"] for row in events(tmp_path / name) if row["kind"] == "finding"] for name in ("quick", "slow")
+    }
+    assert "high_data_batch_production" not in ids["quick"]
+    assert "high_data_batch_production" in ids["slow"]

@@ -11,8 +11,9 @@ import pytest
 from tests.trainer.tiny import MSETrainer, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, ModelCheckpoint
 from trackside.logger import LoggerConfig
+from trackside.profiling import timers
 from trackside.profiling.ledger import LedgerTotals
-from trackside.trainer import Batch
+from trackside.trainer import Batch, meter
 
 NUM_STEPS = 30
 DELAY_S = 0.02
@@ -127,3 +128,32 @@ def test_totals_and_rows_are_logged(tmp_path: Path) -> None:
     assert values["samples_per_second"] == pytest.approx(8 * values["steps_per_second"])
     parts = [value for name, value in values.items() if name.endswith("_ms")]
     assert sum(parts) == pytest.approx(1e3 / values["steps_per_second"])
+
+
+def test_timers_of_the_users_code_are_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process's own profiler logs during a training is in its event file, and not after it."""
+    monkeypatch.setattr(timers, "_global", None)
+
+    class Timed(Sleeper):
+        def on_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
+            with timers.get_profiler().time("augmentation"):
+                pass
+            timers.get_profiler().log_metrics(self.trainer.global_step)
+
+    train(tmp_path, callbacks=[Timed()])
+    (row,) = rows_of(tmp_path, "profiling")
+    assert row["operations"]["augmentation"]["count"] == 1
+    assert timers.get_profiler().events is None
+
+
+def test_what_is_severe_is_told_once_during_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While there is time to do something about it, and not again each time that it is looked at."""
+    monkeypatch.setattr(meter, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(meter, "LOG_EVERY_S", 0.2)
+    train(tmp_path, SlowLoader(4 * NUM_STEPS, DELAY_S))
+    assert (
+        len([record for record in caplog.records if "input-bound" in record.message and record.levelname == "WARNING"])
+        == 1
+    )

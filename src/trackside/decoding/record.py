@@ -8,11 +8,11 @@
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from trackside.errors import ConfigError
 from trackside.findings import RunFacts, find, render_findings
 from trackside.logger import Logger, LoggerConfig
 from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
+from trackside.profiling.timer_summary import OperationSummary
 
 LOGGER = logging.getLogger(__name__)
 
@@ -91,6 +92,8 @@ class TrainingRecord:
     """The best R² of validation so far."""
     _has_warned_of_loss: bool = field(default=False, init=False)
     _lends_events: bool = field(default=False, init=False)
+    _timed_before: dict[str, OperationSummary] = field(default_factory=dict, init=False)
+    """What the profiler had timed before this training."""
 
     def __post_init__(self) -> None:
         if self.wandb_run_name is not None and not isinstance(self.wandb_run_name, str):
@@ -102,8 +105,10 @@ class TrainingRecord:
         self.profiler: TrainingProfiler | None = get_profiler() if self.is_profiled else None
 
     def __enter__(self) -> Self:
-        if self.profiler is not None and self.profiler.events is None:
-            self.profiler.events, self._lends_events = self.logger.events, True
+        if self.profiler is not None:
+            self._timed_before = self.profiler.get_summary()
+            if self.profiler.events is None:
+                self.profiler.events, self._lends_events = self.logger.events, True
         return self
 
     def __exit__(
@@ -139,8 +144,21 @@ class TrainingRecord:
         if evaluation.epoch < self.num_epochs:
             _log_profile(self.profiler)
         else:
-            _report(self.profiler)
+            self._report()
         self.wandb.log(_wandb_row(evaluation))  # last, as it takes the profile's figures along
+
+    def _report(self) -> None:
+        """Say at the end of a training what it was like: its profile, if it has one, and what that says is wrong."""
+        profiler = self.profiler
+        if profiler is None:
+            return
+        profiler.wait(_MAX_WAIT_S)  # the last calls, and a sample that is being taken
+        _log_profile(profiler)
+        findings = find(RunFacts(timers=_since(profiler.get_summary(), self._timed_before)))
+        for finding in findings:
+            self.logger.events.write("finding", **finding.to_dict())
+        if findings:
+            LOGGER.info("%s", render_findings(findings).plain)
 
     def warn_of_loss(self, value: float, step: int) -> None:
         """Say once that the loss is not finite."""
@@ -187,12 +205,13 @@ def _log_profile(profiler: TrainingProfiler | None) -> None:
         LOGGER.warning("the profile could not be logged: %s", error)
 
 
-def _report(profiler: TrainingProfiler | None) -> None:
-    """Say at the end of a training what it was like: its profile, if it has one, and what that says is wrong."""
-    if profiler is None:
-        return
-    profiler.wait(_MAX_WAIT_S)  # the last calls, and a sample that is being taken
-    _log_profile(profiler)
-    findings = find(RunFacts(timers=profiler.get_summary()))
-    if findings:
-        LOGGER.info("%s", render_findings(findings).plain)
+def _since(now: Mapping[str, OperationSummary], before: Mapping[str, OperationSummary]) -> dict[str, dict[str, Any]]:
+    """What was timed in between, as far as verdicts need it."""
+    timed = {}
+    for name, entry in now.items():
+        earlier = before.get(name)
+        count = entry["count"] - (earlier["count"] if earlier else 0)
+        total_s = entry["total_time"] - (earlier["total_time"] if earlier else 0.0)
+        if count > 0:
+            timed[name] = {**entry, "count": count, "total_time": total_s, "avg_time": total_s / count}
+    return timed

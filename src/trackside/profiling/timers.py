@@ -9,7 +9,8 @@ call itself took is reported beside it as `<operation>_dispatch`. A loop is neve
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
@@ -156,6 +157,24 @@ def get_profiler() -> TrainingProfiler:
         if _global is None:
             _global = TrainingProfiler()
         return _global
+
+
+@contextmanager
+def profiler_writes_to(events: Any) -> Iterator[None]:
+    """For the length of a block, the process's own profiler writes to a run's event file, unless it has one already.
+
+    Args:
+        events: What has `write(kind, **fields)`.
+    """
+    profiler = get_profiler()
+    is_lent = profiler.events is None
+    if is_lent:
+        profiler.events = events
+    try:
+        yield
+    finally:
+        if is_lent:
+            profiler.events = None
 
 
 def log_profiling_metrics(step: int | None = None) -> None:

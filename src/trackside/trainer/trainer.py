@@ -12,6 +12,7 @@ from trackside.errors import ConfigError
 from trackside.findings import Finding
 from trackside.profiling.ledger import Ledger, LedgerTotals
 from trackside.profiling.ledger_text import render_ledger
+from trackside.profiling.timers import profiler_writes_to
 from trackside.trainer import summary
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.evaluated import EvaluatedModel
@@ -86,6 +87,7 @@ class TrainerModule(EvaluatedModel):
         with contextlib.ExitStack() as locks:
             for folder in self._folders_written() if jax.process_index() == 0 else ():
                 locks.enter_context(RunLock(folder))
+            locks.enter_context(profiler_writes_to(self.events))
             return self._train(goal, train_loader, val_loader, test_loader)
 
     def _folders_written(self) -> list[pathlib.Path]:
