@@ -24,6 +24,7 @@ from trackside.callbacks import (
 from trackside.events import event_file_name, read_events
 from trackside.findings import Finding, RunFacts, capture_rules, compile_rules, facts_from_events, find, loop_rules
 from trackside.logger import LoggerConfig
+from trackside.profiling import TrainingProfiler
 from trackside.profiling.capture import start_capture
 from trackside.trainer import Batch, ModelConfig, OptimizerConfig, ParallelConfig, SchedulerConfig, TrainerConfig
 
@@ -373,3 +374,31 @@ def test_operations_that_the_compiler_made_are_low_coverage(tmp_path):
 def test_operations_that_say_where_they_come_from_are_no_low_coverage(tmp_path):
     """Products and functions of their numbers are all told."""
     assert "low_coverage" not in found(capture_of(tmp_path, lambda x: jax.numpy.tanh(x @ x)))
+
+
+def timed_loop(data_s: float, loss_s: float, rest_s: float) -> set[str]:
+    """What is found in a hand-written loop, with timers, whose parts take their time."""
+    profiler = TrainingProfiler(log_to_wandb=False)
+    for _ in range(20):
+        with profiler.time("data_batch_production"):
+            time.sleep(data_s)
+        with profiler.time("make_step_total"):
+            with profiler.time("loss_fn_computation"):
+                time.sleep(loss_s)
+            time.sleep(rest_s)
+    return set(found(RunFacts(timers=profiler.get_summary())))
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({"data_s": 0.02, "loss_s": 0.004, "rest_s": 0.001}, {"high_data_batch_production"}),
+        ({"data_s": 0.001, "loss_s": 0.02, "rest_s": 0.001}, {"high_loss_fn_computation"}),
+        ({"data_s": 0.001, "loss_s": 0.002, "rest_s": 0.02}, {"high_make_step_total"}),
+        ({"data_s": 0.01, "loss_s": 0.02, "rest_s": 0.012}, set()),
+    ],
+    ids=["data", "loss", "step", "none"],
+)
+def test_timers_of_a_loop_tell_what_takes_long(parts, expected):
+    """The three of the guide, each where it is so, and none where nothing stands out."""
+    assert timed_loop(**parts) == expected
