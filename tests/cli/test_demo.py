@@ -12,7 +12,7 @@ from trackside.events import event_file_name, read_events
 
 @pytest.mark.slow
 def test_demo_learns_the_digits_and_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """The demo reaches over 95 % on the test set, calls its slow loader by name, and says where the report is."""
+    """The demo reaches over 95 %, calls its slow loader by name, compares its runs, and says where the reports are."""
     run_dir = tmp_path / "demo"
     assert cli.run(["demo", "--run-dir", str(run_dir), "trainer.enable_progress_bar=false"]) == 0
     out = capsys.readouterr().out
@@ -21,6 +21,10 @@ def test_demo_learns_the_digits_and_explains_itself(tmp_path: Path, capsys: pyte
     assert "input-bound" in out
     assert str(run_dir / "report.html") in out
     assert (run_dir / "report.html").is_file()
+    assert (tmp_path / "demo-slow" / "report.html").is_file()
+    comparison = out.split(" what changed ")[1].split(" what is left ")[0]
+    assert "demo-slow" in comparison
+    assert "waiting for data" in comparison
     statuses = [row["status"] for row in read_events(run_dir / event_file_name(0)) if row["kind"] == "status"]
     assert statuses == ["success"]
 

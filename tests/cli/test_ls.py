@@ -136,3 +136,25 @@ def test_large_file_is_read_at_its_ends(tmp_path: Path, monkeypatch: pytest.Monk
     assert not glance.is_best_of_all
     assert glance.best is not None
     assert glance.best.value == 0.5
+
+
+def test_directory_is_named_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brackets and colons in a path are no markup."""
+    monkeypatch.chdir(tmp_path)
+    Path("[bold]:smile:").mkdir()
+    assert cli.run(["ls", "[bold]:smile:"]) == 0
+    assert "no runs below [bold]:smile:" in capsys.readouterr().out
+
+
+def test_step_of_a_resumed_run_is_the_last(tmp_path: Path) -> None:
+    """A run that went on from a step before its highest is where its last row says, as the reader has it."""
+    path = write_run(tmp_path / "a", [0.5, 0.4, 0.3], status="interrupted")
+    writer = EventWriter(path / event_file_name(0))
+    writer.write("leg", leg=2, step=10, epoch=1)
+    writer.write_metrics({"loss_mean": 0.4}, step=12, epoch=2, mode="train")
+    writer.close()
+    glance, run = glance_at(path), open_run(path)
+    assert glance is not None
+    assert (glance.step, glance.epoch) == (run.step, run.epoch) == (12, 2)

@@ -75,3 +75,17 @@ def test_run_without_rows_has_a_picture(tmp_path: Path) -> None:
     assert "running" in picture
     assert "step 0" in picture
     assert "the first row comes after about a second of steps" in picture
+
+
+def test_run_that_begins_anew_has_a_picture(tmp_path: Path) -> None:
+    """A leg from step 0 drops all metrics; until there are new ones, none is shown."""
+    with RunLock(tmp_path):
+        events = EventWriter(tmp_path / event_file_name(0), ManualClock(1000.0))
+        for mode in ("train", "val", "time"):
+            events.write_metrics({"loss": 1.0, "accuracy": 0.5, "steps_per_second": 10.0}, 10, 1, mode)
+        events.write("leg", leg=2, step=0, epoch=0)
+        events.close()
+        run = open_run(tmp_path)
+        assert list(find_series(run)) == []
+        assert render_line(run) == "running  step 0"
+        assert "step 0" in render_picture(run, now=1001.0, width=80).plain

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.compare.pairs import capture_chain, capture_step, train
 from trackside.callbacks import JAXProfiler, ProfilingConfig
 from trackside.compare import Cause, compare_runs
+from trackside.compare.run_causes import run_causes
+from trackside.compare.sides import Side
+from trackside.compare.step_time import StepSeries
 from trackside.events import event_file_name
+from trackside.profiling.ledger import LedgerTotals
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -72,6 +77,19 @@ def test_more_recompiles_are_named_with_the_argument(plain_run: Path, tmp_path: 
     assert cause.subject == "train_step"
     assert (cause.evidence["compiles_before"], cause.evidence["compiles_after"]) == (1, 2)
     assert "batch.inputs shape (8, 4) -> (7, 4)" in cause.title
+
+
+def test_more_recompiles_account_for_what_they_add() -> None:
+    """The time that a cause accounts for is what was compiled beyond the first run, over the steps of the ledger."""
+    row = {"function": "train_step", "trace_s": 0.5, "lower_s": 0.5, "compile_s": 2.0}
+    steps = StepSeries("run", np.zeros(0), np.zeros(0, np.int64))
+    ledger = LedgerTotals(wall_s=20.0, parts={}, num_steps=100)
+    before = Side("before", "before", "run", steps, compiles=[row])
+    after = Side("after", "after", "run", steps, num_steps=5000, ledger=ledger, compiles=[row, row, row])
+    (cause,) = run_causes(before, after)
+    assert cause.change_s == pytest.approx((9.0 - 3.0) / 100)
+    assert cause.evidence["compile_time_before_s"] == pytest.approx(3.0)
+    assert cause.evidence["compile_time_after_s"] == pytest.approx(9.0)
 
 
 def test_another_batch_size_is_named(plain_run: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from rich.console import Console
 
 from tests.compare.pairs import capture_step, train
 from tests.compare.written_runs import STEP_S, write_run
-from trackside.compare import Comparison, compare_runs
+from trackside.compare import Cause, Comparison, Difference, compare_runs
 from trackside.compare.comparison import parse_share
 from trackside.errors import ConfigError
 from trackside.events import event_file_name
@@ -79,6 +80,25 @@ def test_short_runs_cannot_tell(plain_run: Path) -> None:
     assert comparison.step_time.verdict == "cannot tell"
     assert not comparison.is_regression
     assert "train longer" in comparison.headline
+
+
+def test_a_run_of_no_time_cannot_tell(runs: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Where a clock told no time for any step, nothing is said of the speed, and the rest is shown all the same."""
+    comparison = compare_runs(runs[0], write_run(tmp_path / "timeless", 0.0))
+    assert comparison.step_time.verdict == "cannot tell"
+    assert "timeless has 0 clean intervals" in text_of(comparison)
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Text, plain values and notes call two runs of one name by the folders that they lie in."""
+    before, after = write_run(tmp_path / "main" / "run", STEP_S), write_run(tmp_path / "branch" / "run", 1.2 * STEP_S)
+    with (after / event_file_name(0)).open("a") as file:
+        file.write("{torn\n")
+    comparison = compare_runs(before, after)
+    assert text_of(comparison).startswith("branch/run is 20.0 % slower than main/run, per step")
+    plain = comparison.to_dict()
+    assert (plain["before"]["name"], plain["after"]["name"]) == ("main/run", "branch/run")
+    assert [note for note in comparison.notes if note.startswith("branch/run: ")]
 
 
 def test_captures_and_memory_are_compared(measured_run: Path, tmp_path: Path) -> None:
@@ -157,6 +177,29 @@ def test_text_shows_what_changed(plain_run: Path, tmp_path: Path) -> None:
     """Causes are listed with their label."""
     text = text_of(compare_runs(plain_run, train(tmp_path / "other", lr=0.05)))
     assert "config-changed: the configuration: optimizer.scheduler.lr 0.1 -> 0.05" in text
+
+
+def test_text_shows_names_as_they_are(runs: tuple[Path, Path, Path]) -> None:
+    """Brackets of a name are no markup, wherever it stands."""
+    name = "[/x]"
+    change = Difference(name, 1e-3, 2e-3, "s", 5e-4, 2e-3, phase="forward", scope=name)
+    cause = Cause("config_changed", f"the configuration: {name}")
+    shown = replace(compare_runs(runs[0], runs[2]), scopes=(change,), ops=(change,), causes=(cause,), notes=(name,))
+    text = text_of(shown)
+    assert text.count("[/x]: [/x] ") == 2
+    assert "the configuration: [/x]\n" in text
+    assert "Note: [/x]\n" in text
+
+
+def test_text_has_no_control_characters(runs: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """A run, a scope or a value that is called like a command to the terminal gives it none."""
+    name = "a\x1b[2Jb"
+    change = Difference(name, 1e-3, 2e-3, "s", 5e-4, 2e-3, phase="forward")
+    cause = Cause("config_changed", f"the configuration: {name}")
+    compared = compare_runs(runs[0], write_run(tmp_path / name, 1.1 * STEP_S))
+    text = text_of(replace(compared, scopes=(change,), causes=(cause,), notes=(name,)))
+    assert not [character for character in text if ord(character) < 0x20 and character != "\n"]
+    assert text.startswith("a\ufffd[2Jb is ")
 
 
 @pytest.mark.parametrize(("given", "share"), [(0.05, 0.05), ("5%", 0.05), ("5 %", 0.05), ("0.05", 0.05), (0, 0.0)])

@@ -48,6 +48,8 @@ def _compile(text: str) -> dict[str, Any]:
     return {
         "function": text,
         "step": 5,
+        "trace_s": 0.2,
+        "lower_s": 0.1,
         "compile_s": 0.5,
         "changes": [change],
         "num_changes": 1,

@@ -264,9 +264,21 @@ def test_report_that_cannot_be_written_names_the_file(folder: Path, tmp_path: Pa
 def test_folder_in_place_of_the_file_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
     """Where a folder has the file's name, the error says so, and no temporary file stays."""
     (tmp_path / "report.html").mkdir()
-    with pytest.raises(ConfigError, match="give another file"):
+    with pytest.raises(ConfigError, match="give another file, or none"):
         write_html_report(open_run(folder), tmp_path / "report.html")
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_parts_of_no_time_have_no_course(tmp_path: Path) -> None:
+    """Rows of which no part took any time are no chart: the section says that the run is too short."""
+    events = EventWriter(tmp_path / event_file_name(0))
+    for step in (1, 2, 3):
+        events.write_metrics({"device_wait_ms": 0.0, "data_wait_ms": 0.0}, step, 1, "time")
+    events.write("ledger", step=3, **LedgerTotals(1e-6, {"device_wait": 1e-6}, 3).to_dict())
+    events.close()
+    text = render_html(open_run(tmp_path))
+    assert "time-chart" not in Page(text).charts()
+    assert "Too short for a course over time" in text
 
 
 def test_step_time_has_a_gap_where_nothing_was_timed(tmp_path: Path) -> None:

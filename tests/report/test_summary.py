@@ -148,8 +148,8 @@ def test_no_clean_step_no_percentiles() -> None:
 def test_single_operations_are_no_programs() -> None:
     """Operations outside of functions compile by the hundred, and are left out."""
     rows = [
-        {"function": "step", "compile_s": 1.0, "trace_s": 0.5, "cache": "hit"},
-        {"function": "add", "compile_s": 1.0, "is_operation": True},
+        {"function": "step", "trace_s": 0.5, "lower_s": 0.0, "compile_s": 1.0, "cache": "hit"},
+        {"function": "add", "trace_s": 0.0, "lower_s": 0.0, "compile_s": 1.0, "is_operation": True},
     ]
     compiles = summarise_compiles(rows)
     assert (compiles.num_compiles, compiles.seconds) == (1, 1.5)

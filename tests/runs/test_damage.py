@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.runs.written import WrittenRun, finished_run
+from trackside.compare import compare_runs
+from trackside.report import summarise_run
+from trackside.report.html import render_html
 from trackside.runs import open_run
 
 
@@ -68,6 +71,37 @@ def test_rows_of_other_kinds_may_lack_anything(tmp_path: Path, num_processes: in
     for name in [*names.split(), "environment", "step_times", "hosts", "problems"]:
         getattr(run, name)
     assert run._repr_html_()
+
+
+def test_readers_of_a_run_stand_rows_that_lack_anything(tmp_path: Path) -> None:
+    """Summary, page and comparison are made of what is left."""
+    for name in ("a", "b"):
+        write_bare_rows(WrittenRun(tmp_path / name))
+    run = open_run(tmp_path / "a")
+    assert summarise_run(run).num_captures == 0
+    assert "</html>" in render_html(run)
+    assert compare_runs(tmp_path / "a", tmp_path / "b").compiles == ()
+
+
+def test_captures_compiles_and_leaks_that_lack_fields(tmp_path: Path) -> None:
+    """Rows that tell nothing are left out and counted; memory that is not told of is empty."""
+    written = WrittenRun(tmp_path).with_config_file().leg()
+    written.write("capture", first_step=1, last_step=None, path="x").write("compile", step=1).write("memory_leak")
+    written.write("memory", step=1, live=None)
+    run = open_run(tmp_path)
+    assert (run.captures, run.compiles, run.leaks) == ([], [], [])
+    assert [(row["memory"], row["live"]) for row in run.memory] == [({}, {})]
+    assert run.problems == ["events-00000.jsonl: 3 rows that lacked fields were skipped"]
+
+
+@pytest.mark.parametrize("damage", [b'"step":7', b'"t":"soon","step":7', b'"t":1.0,"step":"many"'])
+def test_row_that_is_counted_as_skipped_is_skipped(tmp_path: Path, damage: bytes) -> None:
+    """A row without a time, or with a step that is none, is not among the rows."""
+    written = WrittenRun(tmp_path).with_config_file().leg().metrics(9, loss=1.0)
+    written.append(b'{"kind":"leg",' + damage + b"}\n")
+    run = open_run(tmp_path)
+    assert (len(run.legs), run.metrics["train"].step.tolist()) == (1, [9])
+    assert run.problems == ["events-00000.jsonl: 1 row that lacked fields was skipped"]
 
 
 def write_bare_rows(written: WrittenRun) -> None:

@@ -110,17 +110,29 @@ def test_compile_time_does_not_make_slow(tmp_path: Path) -> None:
 
 def test_one_that_became_slow(tmp_path: Path) -> None:
     """One that has been slow for the last minutes only is named, with the step since when."""
+    write_one_that_became_slow(tmp_path)
+    (slow,) = hosts_of(tmp_path).slow
+    assert (slow.process_index, slow.since_step) == (5, 9700)
+    assert slow.own_s_per_step == pytest.approx(0.05)
+
+
+def test_one_that_became_slow_beside_one_that_died(tmp_path: Path) -> None:
+    """A process that died early, and has no last minutes to compare, does not hide it."""
+    write_one_that_became_slow(tmp_path)
+    WrittenRun(tmp_path, 8).leg().ledger(10, 10, data_wait=0.2, device_wait=0.1)
+    assert [(slow.process_index, slow.since_step) for slow in hosts_of(tmp_path).slow] == [(5, 9700)]
+
+
+def write_one_that_became_slow(folder: Path) -> None:
+    """Eight processes, of which number 5 is slow in the last 35 rows of 1,000."""
     for index in range(8):
-        run = WrittenRun(tmp_path, index).leg()
+        run = WrittenRun(folder, index).leg()
         own_s = wait_s = 0.0
         for row in range(1, 1001):
             slow_now = index == 5 and row > 965
             own_s += 10 * (0.05 if slow_now else 0.02)
             wait_s += 10 * ((0.06 if row > 965 else 0.03) - (0.05 if slow_now else 0.02))
             run.ledger(10 * row, 10 * row, data_wait=own_s, device_wait=wait_s)
-    (slow,) = hosts_of(tmp_path).slow
-    assert (slow.process_index, slow.since_step) == (5, 9700)
-    assert slow.own_s_per_step == pytest.approx(0.05)
 
 
 def test_findings_name_the_slow_one(tmp_path: Path) -> None:

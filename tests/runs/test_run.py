@@ -153,7 +153,8 @@ def test_captures_are_found_where_the_run_lies_now(tmp_path: Path, is_copied: bo
     old, outside = tmp_path / "old", tmp_path / "elsewhere" / "step_00000001"
     outside.mkdir(parents=True)
     written = WrittenRun(old)
-    written.write("capture", path=str(old / inside), report=None).write("capture", path=str(outside), report=None)
+    for path in (old / inside, outside):
+        written.write("capture", path=str(path), first_step=1, last_step=2, report=None)
     (old / inside).mkdir(parents=True)
     if is_copied:
         shutil.copytree(old, tmp_path / "new")

@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from tests.trace.synthetic import PlaneWriter, space
+from tests.trace.synthetic import PlaneWriter, computation, cpu_op, hlo_proto, instruction, metadata_plane, space
 from tests.trace.test_analyse import cpu_space, gpu_space, two_programs
 from trackside.trace import analyse_trace, render_report
 
@@ -70,3 +70,15 @@ def test_window_without_operations():
 def test_programs_that_are_left_out():
     """Programs that the tables leave out are named with their time."""
     assert "Not in the tables: jit_eval" in shown(two_programs(), program="jit_step")
+
+
+@pytest.mark.parametrize("name", ["[dense]", "[/x]", ":smile:"])
+def test_names_are_shown_as_they_are(name: str):
+    """A scope and an operation whose names look like rich's markup are neither swallowed nor an error."""
+    scope = name.replace("/", "")  # a slash parts scopes
+    program = hlo_proto("jit_step", computation(1, instruction(1, name, "dot", f"jit(step)/{scope}/dot_general")))
+    plane = PlaneWriter("/host:CPU")
+    cpu_op(plane, "tf_XLAEigen/1", name, 0, 30)
+    lines = shown(space(metadata_plane({7: ("jit_step", program)}), plane)).splitlines()
+    assert any(line.startswith(f"{scope} ") for line in lines)
+    assert any(line.startswith(f"{name} ") for line in lines)

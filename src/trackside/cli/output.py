@@ -24,7 +24,8 @@ class OutputConsole(Console):
 
 def open_console() -> OutputConsole:
     """The console for what a command shows: in colours on a terminal, plain text in a pipe."""
-    return OutputConsole(highlight=False)
+    # Names of runs, scopes and operations are shown as they are, also with brackets and colons.
+    return OutputConsole(markup=False, emoji=False, highlight=False)
 
 
 def usable_width(console: Console) -> int:
@@ -44,7 +45,7 @@ def print_lines(console: Console, content: RenderableType) -> None:
 
 def print_path(console: Console, what: str, path: Path) -> None:
     """Say where something is, in one line however long: it is there to be copied."""
-    console.print(f"{what} {path}", soft_wrap=True, markup=False)
+    console.print(f"{what} {path}", soft_wrap=True)
 
 
 def print_json(plain: dict[str, Any]) -> None:

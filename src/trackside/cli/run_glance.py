@@ -62,9 +62,10 @@ def glance_at(path: Path) -> Glance | None:
         rows, changed_at = _Rows.of(file), file.stat().st_mtime
     except OSError:
         return None
-    head, tail = rows.first(), rows.last()
-    last_metrics, status, leg = rows.last("metrics"), rows.last("status"), rows.last("leg")
-    last = max((row for row in (last_metrics, status, leg) if row), key=lambda row: row.get("step") or 0, default={})
+    head, tail = rows.first(), next(rows.backward(), {})
+    # The last one, as the reader of the whole file has it: a leg may go on from a step before the highest.
+    reports = rows.backward("metrics", "leg", "leg_end", "status")
+    last = next((row for row in reports if row.get("step") is not None), {})
     best, is_best_of_all = _best(rows)
     return Glance(
         path,
@@ -101,15 +102,15 @@ class _Rows:
         """The first row."""
         return self._decode(self._data.find(b"\n{"))
 
-    def last(self, kind: str | None = None) -> dict[str, Any]:
-        """The last row, of a kind or of all; empty without one."""
-        sought = b'\n{"kind":' if kind is None else _begin(kind)
-        at = self._data.rfind(sought)
-        while at >= 0:
+    def backward(self, *kinds: str) -> Iterator[dict[str, Any]]:
+        """The rows of these kinds, or of all, the last one first."""
+        begins = list(map(_begin, kinds)) or [b'\n{"kind":']
+        places = {begin: self._data.rfind(begin) for begin in begins}
+        while (at := max(places.values())) >= 0:
             if row := self._decode(at):
-                return row
-            at = self._data.rfind(sought, 0, at)
-        return {}
+                yield row
+            begin = next(begin for begin, place in places.items() if place == at)
+            places[begin] = self._data.rfind(begin, 0, at)
 
     def of_kinds(self, *kinds: str) -> list[dict[str, Any]]:
         """The rows of these kinds, in order."""

@@ -95,19 +95,20 @@ def recent_ledger(run: Run) -> LedgerTotals | None:
 def find_series(run: Run) -> Iterator[Series]:
     """The losses of a run, and the metric by which it is judged."""
     labels = set()
-    for mode in sorted(run.metrics, key=lambda name: (name != "train", name)):
+    tables = {mode: table for mode, table in run.metrics.items() if len(table)}  # a restart may have dropped all rows
+    for mode in sorted(tables, key=lambda name: (name != "train", name)):
         if mode != "train" and not mode.startswith("val"):
             continue
-        table = run.metrics[mode]
+        table = tables[mode]
         for name in (name for name in table.names if "loss" in name and not name.endswith(("_max", "_std", "_single"))):
             label = f"{mode}_{name.removesuffix('_mean')}"
             known = table[name][~np.isnan(table[name])] if mode != "train" else table[name]
             if len(known) and len(labels) < _MAX_SERIES:
                 labels.add(label)
                 yield Series(label, known)
-    judged = choose_metric(run.config, {mode: table.names for mode, table in run.metrics.items()})
+    judged = choose_metric(run.config, {mode: table.names for mode, table in tables.items()})
     if judged is not None and judged.label not in labels:
-        yield Series(judged.label, run.metrics[judged.mode][judged.name], judged.direction == "max")
+        yield Series(judged.label, tables[judged.mode][judged.name], judged.direction == "max")
 
 
 def _recent(time: MetricTable) -> slice:

@@ -143,7 +143,7 @@ def compare_runs(
         memory=memory_differences(before, after),
         compiles=compile_differences(before, after),
         causes=tuple(sorted(causes, key=lambda cause: -abs(cause.change_s or 0.0))),
-        notes=(*before.notes, *after.notes, *_missing(before, after)),
+        notes=(*_unread(before, after), *_missing(before, after)),
         max_slowdown=limit,
     )
 
@@ -166,6 +166,11 @@ def parse_share(value: float | str, argument: str) -> float:
     if not 0.0 <= share < float("inf"):
         raise ConfigError(f"{argument}: expected a share of 0 or more, such as 0.05 or '5%'; got {value!r}")
     return share
+
+
+def _unread(before: Side, after: Side) -> list[str]:
+    """What could not be read, and of which run."""
+    return [f"{side.name}: {note}" for side in (before, after) for note in side.notes]
 
 
 def _missing(before: Side, after: Side) -> list[str]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trackside.compare.comparison import Comparison
 from trackside.compare.difference import Difference
-from trackside.findings.wording import count, num_bytes, percent, seconds
+from trackside.findings.wording import count, num_bytes, percent, seconds, without_controls
 from trackside.profiling.ledger_text import part_name
 
 _STYLES = {"slower": "bold red", "faster": "bold green", "no difference": "bold", "cannot tell": "bold yellow"}
@@ -64,7 +64,7 @@ def _figures(comparison: Comparison, width: int) -> list[Text]:
     lines.append(
         f"from {time.num_intervals[0]} and {time.num_intervals[1]} clean intervals of "
         f"{count(time.steps_per_interval, 'step')}; {time.num_left_out[0]} and {time.num_left_out[1]} left out "
-        "(warm-up, compiles, captures, validation, checkpoints)"
+        "(warm-up, compiles, captures, validation, checkpoints, epoch ends, memory samples)"
     )
     part = comparison.main_part
     if part is not None:
@@ -121,13 +121,15 @@ def _table(differences: Sequence[Difference], name_of: Callable[[str], str], wid
         table.add_column(name, justify="right", width=size, no_wrap=True)
     for one in differences:
         cells = [_tail(_name(one, name_of), name_width), *([one.phase] if has_phase else [])]
-        table.add_row(*cells, _value(one, one.before), _value(one, one.after), _change(one), _interval(one))
+        cells += [_value(one, one.before), _value(one, one.after), _change(one), _interval(one)]
+        table.add_row(*map(Text, cells))  # a text as it is: in a plain string, rich would read brackets as markup
     return table
 
 
 def _name(one: Difference, name_of: Callable[[str], str]) -> str:
     name = name_of(one.name)
-    return f"{one.scope}: {name}" if one.scope else name
+    shown = f"{one.scope}: {name}" if one.scope else name
+    return without_controls(shown.replace("\n", " "))
 
 
 def _value(one: Difference, value: float | None) -> str:
@@ -164,6 +166,6 @@ def _tail(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int, style: str = "") -> Text:
-    unbroken = text.replace(" %", "\xa0%")
+    unbroken = without_controls(text).replace(" %", "\xa0%")
     lines = textwrap.wrap(unbroken, width, subsequent_indent=_MARGIN, break_on_hyphens=False, break_long_words=True)
     return Text("\n".join(lines).replace("\xa0", " "), style=style)

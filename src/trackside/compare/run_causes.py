@@ -6,6 +6,7 @@ from typing import Any
 
 from trackside.compare.cause import Cause
 from trackside.compare.sides import Side
+from trackside.findings.compile_rules import compile_time_s
 from trackside.findings.wording import count
 
 MIN_BATCH_CHANGE = 0.01
@@ -37,16 +38,22 @@ def _changed_compiles(before: Side, after: Side) -> Iterator[Cause]:
     for function in second:
         if second[function] <= max(first[function], 1):
             continue
-        rows = [row for row in after.compiles if row["function"] == function]
-        cost_s = sum(row.get(part) or 0.0 for row in rows for part in ("trace_s", "lower_s", "compile_s"))
+        earlier, rows = ([row for row in side.compiles if row["function"] == function] for side in (before, after))
+        before_s, after_s = (sum(map(compile_time_s, own)) for own in (earlier, rows))
+        num_steps = 0 if after.ledger is None else after.ledger.num_steps
         reasons = _reasons(rows)
         yield Cause(
             "more_recompiles",
             f"{function} was compiled {count(second[function], 'time')} in place of {first[function]}"
             + (f": {reasons}" if reasons else ""),
-            {"compiles_before": first[function], "compiles_after": second[function], "compile_time_s": cost_s},
+            {
+                "compiles_before": first[function],
+                "compiles_after": second[function],
+                "compile_time_before_s": before_s,
+                "compile_time_after_s": after_s,
+            },
             function,
-            cost_s / after.num_steps if after.num_steps else None,
+            (after_s - before_s) / num_steps if num_steps else None,
         )
 
 

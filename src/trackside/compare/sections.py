@@ -10,6 +10,7 @@ from trackside.compare.bootstrap import block_length, resampled
 from trackside.compare.difference import Difference, interval_of, largest_first
 from trackside.compare.sides import Side
 from trackside.compare.traced_steps import Key, PerStep
+from trackside.findings.compile_rules import compile_time_s
 from trackside.profiling.ledger import CALLBACK, COMPILE
 from trackside.runs import MetricTable
 
@@ -179,5 +180,5 @@ def _compiles(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, float]]
     seconds: dict[str, float] = defaultdict(float)
     for row in rows:
         numbers[row["function"]] += 1
-        seconds[row["function"]] += sum(row.get(part) or 0.0 for part in ("trace_s", "lower_s", "compile_s"))
+        seconds[row["function"]] += compile_time_s(row)
     return {function: (number, seconds[function]) for function, number in numbers.items()}

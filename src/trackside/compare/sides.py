@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Side:
     """What is known of one of two runs. What was not measured is empty or None."""
 
     name: str
+    """What it is called: its folder's name, with as many folders above it as tell it from the other side."""
     path: str
     kind: str
     """`run` or `trace`."""
@@ -39,7 +40,7 @@ class Side:
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What could not be read."""
+    """What could not be read, without the side's name."""
 
     def to_dict(self) -> dict[str, Any]:
         """Which run it is, as plain values."""
@@ -68,7 +69,23 @@ def read_sides(before: RunOrPath, after: RunOrPath) -> tuple[Side, Side]:
             f"{run.path} is a run and {trace.path} a trace; compare two runs or two traces. A run's own captures lie "
             "below its tensorboard folder"
         )
-    return sides
+    return _told_apart(*sides)
+
+
+def _told_apart(before: Side, after: Side) -> tuple[Side, Side]:
+    """The sides as they are, or where they are called the same, named with the folders that they lie in."""
+    if before.name != after.name:
+        return before, after
+    first, second = (Path(side.path).resolve().parts for side in (before, after))
+    for num_parts in range(2, max(len(first), len(second)) + 1):
+        if first[-num_parts:] != second[-num_parts:]:
+            return _renamed(before, first[-num_parts:]), _renamed(after, second[-num_parts:])
+    return before, after  # one run, compared with itself
+
+
+def _renamed(side: Side, parts: Sequence[str]) -> Side:
+    name = PurePath(*parts).as_posix()
+    return replace(side, name=name, steps=replace(side.steps, name=name))
 
 
 def read_side(source: RunOrPath) -> Side:
@@ -95,11 +112,12 @@ def is_run(path: Path) -> bool:
 
 def _side_of_trace(path: Path) -> Side:
     trace = read_traced_steps(path)
+    step_s = trace.step_s[trace.step_s > 0]
     return Side(
         name=path.name,
         path=str(path),
         kind="trace",
-        steps=StepSeries(path.name, trace.step_s, np.ones(len(trace.step_s), np.int64)),
+        steps=StepSeries(path.name, step_s, np.ones(len(step_s), np.int64)),
         num_steps=trace.num_steps or 0,
         trace=trace,
     )
@@ -108,7 +126,8 @@ def _side_of_trace(path: Path) -> Side:
 def _side_of_run(run: Run) -> Side:
     times, ledger = run.step_times, run.ledger
     trace, notes = _last_capture(run)
-    clean = times.clean & _is_inside(run)
+    # A step of no time at all was noticed late, together with the next: it says nothing, and has no logarithm.
+    clean = times.clean & _is_inside(run) & (times.seconds > 0)
     is_counted = ledger is not None and ledger.num_steps and ledger.num_samples
     batch_size = ledger.num_samples / ledger.num_steps if ledger is not None and is_counted else None
     return Side(
@@ -124,7 +143,7 @@ def _side_of_run(run: Run) -> Side:
         compiles=[row for row in run.compiles if not row.get("is_operation")],
         config=run.config,
         environment=run.environment,
-        notes=(*notes, *(f"{run.name}: {problem}" for problem in run.problems)),
+        notes=(*notes, *run.problems),
     )
 
 
@@ -158,6 +177,6 @@ def _last_capture(run: Run) -> tuple[TracedSteps | None, list[str]]:
     try:
         trace = read_traced_steps(row["path"], program=row["report"].get("step_program"), marked_only=True)
     except TraceError as error:
-        return told, [f"{run.name}: its capture is known by its tables only, without intervals ({error})"]
+        return told, [f"its capture is known by its tables only, without intervals ({error})"]
     flops = flops_by_scope(row["report"])
     return TracedSteps(**{**vars(trace), "flops": flops}), []

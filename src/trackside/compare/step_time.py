@@ -58,11 +58,11 @@ class StepSeries:
     name: str
     """What to call the run."""
     seconds: np.ndarray
-    """Seconds per step in each interval."""
+    """Seconds per step in each interval, above zero."""
     num_steps: np.ndarray
     """How many steps each has."""
     num_left_out: int = 0
-    """Intervals that warm-up, compilation, captures, validation or checkpoints fell into."""
+    """Intervals beside warm-up, compiles, captures, validation, checkpoints, epoch ends or memory samples."""
     batch_size: float | None = None
     """Examples per step, in the mean; None if not known."""
 
@@ -94,7 +94,7 @@ class StepTimeChange:
     clean_s: tuple[float, float] = (0.0, 0.0)
     """How much time they hold."""
     num_left_out: tuple[int, int] = (0, 0)
-    """Intervals that were left out: warm-up, compilation, captures, validation, checkpoints."""
+    """Intervals left out: warm-up, compiles, captures, validation, checkpoints, epoch ends, memory samples."""
     problem: str = ""
     """Why nothing can be told, if so."""
 

@@ -116,7 +116,7 @@ def is_ragged_last_batch(row: Mapping[str, Any], last_steps: frozenset[int]) -> 
 
 def compile_time_s(row: Mapping[str, Any]) -> float:
     """What a compile took: tracing, lowering and compiling."""
-    return row["trace_s"] + row["lower_s"] + row["compile_s"]
+    return sum(row.get(part) or 0.0 for part in ("trace_s", "lower_s", "compile_s"))
 
 
 def _is_shorter(old: str, new: str) -> bool:

@@ -1,4 +1,7 @@
-"""How numbers read in verdicts and their evidence."""
+"""How numbers and names read in verdicts, their evidence, and whatever else a terminal shows of a run."""
+
+_CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
+_CONTROLS.pop(ord("\n"))
 
 
 def percent(share: float) -> str:
@@ -25,6 +28,14 @@ def num_bytes(number: float) -> str:
 def count(number: int, noun: str) -> str:
     """A number of things."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def without_controls(text: str) -> str:
+    """A text with a replacement character for each control character; line ends stay.
+
+    A name that a run wrote must not be able to move the cursor or to clear the screen.
+    """
+    return text.translate(_CONTROLS)
 
 
 def evidence_value(name: str, value: float | int | str) -> str:

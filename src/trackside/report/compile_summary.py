@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trackside.findings.compile_rules import compile_time_s
+
 MAX_RECOMPILES = 100
 """Recompiles that a summary keeps, the last ones: a run that compiles at each step has thousands."""
 
@@ -66,15 +68,10 @@ def summarise_compiles(rows: Iterable[Mapping[str, Any]]) -> CompileSummary:
     return CompileSummary(
         len(named),
         len(recompiles),
-        sum(map(compile_seconds, named)),
+        sum(map(compile_time_s, named)),
         sorted(functions, key=lambda one: -one.seconds),
         [_recompile(row) for row in recompiles[-MAX_RECOMPILES:]],
     )
-
-
-def compile_seconds(row: Mapping[str, Any]) -> float:
-    """How long a compile took: tracing, lowering and compiling."""
-    return sum(row.get(name) or 0.0 for name in ("trace_s", "lower_s", "compile_s"))
 
 
 def _of_function(name: str, rows: list[Mapping[str, Any]]) -> FunctionCompiles:
@@ -82,7 +79,7 @@ def _of_function(name: str, rows: list[Mapping[str, Any]]) -> FunctionCompiles:
         name,
         len(rows),
         sum(bool(row.get("num_recompiles")) for row in rows),
-        sum(map(compile_seconds, rows)),
+        sum(map(compile_time_s, rows)),
         sum(row.get("cache") == "hit" for row in rows),
     )
 
@@ -91,7 +88,7 @@ def _recompile(row: Mapping[str, Any]) -> Recompile:
     return Recompile(
         str(row.get("function")),
         row.get("step"),
-        compile_seconds(row),
+        compile_time_s(row),
         list(row.get("changes") or []),
         int(row.get("num_changes") or 0),
         str(row.get("suggestion") or ""),

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from trackside.findings.wording import without_controls
+
 LABEL_WIDTH = 11
-_CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
-_CONTROLS.pop(ord("\n"))
 _UNBROKEN = "\xa0"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMG]?B|[mu]?s|min|h|d)\b)")
 
 
 def printable(text: Text) -> Text:
     """The text with a replacement character for each control character; line ends stay."""
-    text.plain = text.plain.translate(_CONTROLS)
+    text.plain = without_controls(text.plain)
     return text
 
 

@@ -158,12 +158,13 @@ def host_table(processes: Mapping[int, HostCollector]) -> HostTable:
     """
     hosts = [_host(index, rows, rows.totals) for index, rows in processes.items()]
     slow = find_slow(hosts)
-    recent = {index: rows.recent for index, rows in processes.items()}
-    if all(recent.values()):  # long enough that one may have become slow
-        windows = [_host(index, processes[index], window[1]) for index, window in recent.items() if window]
-        since_step = max(window[0] for window in recent.values() if window)
+    # Those that went on for long enough that one may have become slow; one that died early is not among them.
+    windows = {index: window for index, rows in processes.items() if (window := rows.recent)}
+    if len(windows) >= 2:
+        recent = [_host(index, processes[index], totals) for index, (_, totals) in windows.items()]
+        since_step = max(step for step, _ in windows.values())
         named = {host.process_index for host in slow}
-        slow += [host for host in find_slow(windows, since_step) if host.process_index not in named]
+        slow += [host for host in find_slow(recent, since_step) if host.process_index not in named]
     return HostTable(hosts, slow, find_silent(hosts))
 
 

@@ -12,6 +12,9 @@ from trackside.runs.metric_decoder import MetricDecoder
 from trackside.runs.metric_store import MetricStore
 from trackside.runs.row_reader import RowReader
 
+_REQUIRED = {"capture": ("first_step", "last_step", "path"), "compile": ("function",), "memory_leak": ("name",)}
+"""Without these, a row tells nothing: all who read such rows rely on them."""
+
 _PIECE_BYTES = 1 << 17
 """How much is decoded at once: what comes of it stays in the cache until it is in the columns."""
 
@@ -53,7 +56,14 @@ class RowCollector(RowReader):
             begin = other + 1
 
     def take_row(self, row: dict[str, Any]) -> None:
-        """Take any other row, also one of metrics that begins in another way."""
+        """Take any other row, also one of metrics that begins in another way.
+
+        Raises:
+            KeyError: It lacks a field without which it tells nothing.
+        """
+        for name in _REQUIRED.get(row["kind"], ()):
+            if row.get(name) is None:
+                raise KeyError(name)
         if row["kind"] == "metrics":
             self._decoder.add_row(row)
             return

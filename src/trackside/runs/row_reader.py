@@ -48,8 +48,8 @@ class RowReader:
     def note_metrics(self, line: bytes | memoryview) -> None:
         """Take note of how far the training is, by a row of metrics."""
         try:
-            self._note(self._decode(line))
-        except (AttributeError, KeyError, TypeError, ValueError):  # damaged: said by who takes it
+            self._note(*_progress_of(self._decode(line)))
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # damaged: said by who takes it
             return
 
     def add_line(self, line: bytes) -> None:
@@ -67,15 +67,22 @@ class RowReader:
             if row["kind"] == "format":
                 self.version = int(row["version"])
             if not self.is_newer:
+                progress = _progress_of(row)  # first: a row without a time is skipped, not taken
                 self.take_row(row)
-                self._note(row)
-        except (AttributeError, KeyError, TypeError, ValueError):
+                self._note(*progress)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             self.num_incomplete += 1
 
-    def _note(self, row: dict[str, Any]) -> None:
+    def _note(self, t: float, step_and_epoch: tuple[int, int] | None) -> None:
         """Take note of how far the training is."""
-        t = float(row["t"])
         self.started_at = t if self.started_at is None else self.started_at
         self.ended_at = t
-        if row["kind"] in _KINDS_WITH_STEP and row.get("step") is not None:
-            self.step, self.epoch = int(row["step"]), int(row.get("epoch") or 0)
+        if step_and_epoch is not None:
+            self.step, self.epoch = step_and_epoch
+
+
+def _progress_of(row: dict[str, Any]) -> tuple[float, tuple[int, int] | None]:
+    """When a row was written, and the step and epoch that it reports, if it does."""
+    if row["kind"] in _KINDS_WITH_STEP and row.get("step") is not None:
+        return float(row["t"]), (int(row["step"]), int(row.get("epoch") or 0))
+    return float(row["t"]), None

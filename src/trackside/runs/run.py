@@ -17,6 +17,7 @@ from trackside.runs.capture_paths import locate_capture
 from trackside.runs.errors import RunError
 from trackside.runs.event_file import event_files, process_index_of
 from trackside.runs.facts import collect_facts, facts_for_rules
+from trackside.runs.frames import frame_of
 from trackside.runs.host_collector import HostCollector
 from trackside.runs.host_findings import find_in_hosts
 from trackside.runs.hosts import HostTable, host_table
@@ -198,8 +199,9 @@ class Run:
 
     @cached_property
     def memory(self) -> list[dict[str, Any]]:
-        """The rows `memory`."""
-        return list(self._rows.events("memory"))
+        """The rows `memory`. Where one does not tell of devices or live arrays, `memory` or `live` is empty."""
+        rows = self._rows.events("memory")
+        return [{**row, "memory": row.get("memory") or {}, "live": row.get("live") or {}} for row in rows]
 
     @cached_property
     def checkpoints(self) -> list[dict[str, Any]]:
@@ -286,6 +288,19 @@ class Run:
                     yield row
         except EventFileError:  # of a newer format from here on, as `problems` tells
             return
+
+    def to_pandas(self, what: str) -> Any:
+        """A part of the run as a `pandas.DataFrame`. The tables of `metrics` and `hosts` have their own `to_pandas`.
+
+        Args:
+            what: `compiles`, `captures` (without their reports), `memory` (with a column for each figure, such as
+                `live.params`), `checkpoints`, `legs`, `findings`, or `ledger` (seconds and share of each part).
+
+        Raises:
+            ConfigError: There is no such part.
+            MissingExtraError: pandas is not installed.
+        """
+        return frame_of(self, what)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.status}, step {self.step:,})"

@@ -36,16 +36,15 @@ def assert_peak_bytes(measured: RunOrReport, max_bytes: float) -> None:
 
 
 def _peak_of_run(run: Run) -> tuple[float, str]:
-    if not run.memory:
+    if not any(row["memory"] or row["live"] for row in run.memory):
         raise ConfigError(f"{run.path}: the run has no rows of memory; train with a MemoryProfiler")
-    by_device = {
-        device: figures.get("peak_bytes_in_use", 0)
-        for row in run.memory
-        for device, figures in (row.get("memory") or {}).items()
-    }
+    by_device: dict[str, int] = {}
+    for row in run.memory:
+        for device, figures in row["memory"].items():  # each process counts its own peak: a later leg's may be lower
+            by_device[device] = max(by_device.get(device, 0), figures.get("peak_bytes_in_use", 0))
     fullest = max(run.memory, key=_live_bytes)
     owners = {owner: size for owner, size in fullest["live"].items() if owner != "num_arrays" and size}
-    listed = f"live arrays at step {fullest['step']}: {_listed(owners)}"
+    listed = f"live arrays at step {fullest.get('step')}: {_listed(owners)}"
     if by_device:
         device = max(by_device, key=lambda name: by_device[name])
         return by_device[device], f"{device}; {listed}"

@@ -14,6 +14,7 @@ import numpy as np
 from trackside.compare.comparison import SEED, parse_share
 from trackside.compare.sides import read_side
 from trackside.compare.step_time import StepSeries, StepTimeChange, compare_step_times
+from trackside.config.files import write_atomically
 from trackside.errors import ConfigError
 from trackside.findings.wording import percent, seconds
 from trackside.runs import Run
@@ -87,10 +88,7 @@ def _write(path: Path, steps: StepSeries) -> None:
         "num_steps": steps.num_steps.tolist(),
         "seconds": [float(f"{value:.6g}") for value in steps.seconds.tolist()],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(plain) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_atomically(path, json.dumps(plain) + "\n")
 
 
 def _read(path: Path) -> StepSeries:

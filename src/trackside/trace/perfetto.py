@@ -29,7 +29,8 @@ def export_captures(captures: Sequence[Mapping[str, Any]], directory: Path) -> I
 
     Args:
         captures: The rows `capture` of a run, as `Run.captures`.
-        directory: Where to write `<session>-<host>.trace.json.gz`; made where it is missing.
+        directory: Where to write `<session>-<host>.trace.json.gz`, with a number for a capture whose row names no
+            session; made where it is missing.
 
     Yields:
         Each file that was written.
@@ -37,15 +38,24 @@ def export_captures(captures: Sequence[Mapping[str, Any]], directory: Path) -> I
     Raises:
         TraceError: There is no capture, or none of them can be found.
     """
-    files = [(row, file) for row in captures for file in _trace_files(Path(row["path"]))]
+    files = [
+        (_session(row, number), file)
+        for number, row in enumerate(captures, start=1)
+        for file in _trace_files(Path(row["path"]))
+    ]
     if not files:
         lost = f"; its {len(captures)} are no longer where they were written" if captures else ""
         raise TraceError(f"--captures: the run has no capture{lost}. A JaxProfilerConfig among the callbacks takes one")
     directory.mkdir(parents=True, exist_ok=True)
-    for row, file in files:
-        target = directory / f"{row.get('session')}-{file.name.removesuffix(SUFFIX)}{JSON_SUFFIX}"
+    for session, file in files:
+        target = directory / f"{session}-{file.name.removesuffix(SUFFIX)}{JSON_SUFFIX}"
         export_trace(file, target)
         yield target
+
+
+def _session(row: Mapping[str, Any], number: int) -> str:
+    """What a capture is called. The name comes from the run's file, and must not lead out of a directory."""
+    return Path(str(row.get("session") or "")).name or str(number)
 
 
 def _trace_files(capture: Path) -> list[Path]:

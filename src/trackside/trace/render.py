@@ -35,7 +35,7 @@ def render_report(report: TraceReport, width: int = 80) -> RenderableType:
 def _figures(report: TraceReport) -> Table:
     grid = Table.grid(padding=(0, 2))
     for name, value in _figure_rows(report):
-        grid.add_row(Text(name, style="bold"), value)
+        grid.add_row(Text(name, style="bold"), Text(value))
     return grid
 
 
@@ -103,7 +103,7 @@ def _scope_table(report: TraceReport, width: int) -> Table:
         shown = "" if per_step is None else f"{per_step * 1e3:.3f}"
         rate = rate_under(report, scope, total) if with_rates else None
         rates = ["" if rate is None else f"{rate / 1e9:.3g}"] if with_rates else []
-        table.add_row(_tail(scope, name_width), *cells, _percent(total), shown, *rates)
+        _add_row(table, _tail(scope, name_width), *cells, _percent(total), shown, *rates)
     return table
 
 
@@ -118,7 +118,7 @@ def _op_table(report: TraceReport, width: int) -> Table:
     for row in report.ops.rows[:_NUM_OPS]:
         scope = "" if row.scope == NO_SCOPE else row.scope
         scope = _tail(scope, width - name_width - 36)
-        table.add_row(_head(row.op, name_width), row.category, scope, row.phase, _percent(row.share))
+        _add_row(table, _head(row.op, name_width), row.category, scope, row.phase, _percent(row.share))
     return table
 
 
@@ -140,6 +140,11 @@ def _notes(report: TraceReport) -> list[Text]:
 
 def _new_table() -> Table:
     return Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    """Add cells that are shown as they are: rich would take the brackets in a name for markup."""
+    table.add_row(*map(Text, cells))
 
 
 def _count(number: int, what: str) -> str:

@@ -21,7 +21,6 @@ from trackside.report.html.comparison_values import (
     before_and_after,
     change_text,
     interval_text,
-    names_of,
     signed_percent,
 )
 from trackside.report.html.markup import Child, Html, element, path_text, term
@@ -73,8 +72,13 @@ def render_comparison_html(comparison: Comparison) -> str:
         comparison_resources.build_compiles,
         comparison_configs.build,
     )
-    title = " → ".join(names_of(comparison))
-    return render_document(f"{title} · trackside", _header(comparison), [build(comparison) for build in builders])
+    return render_document(
+        f"{_title(comparison)} · trackside", _header(comparison), [build(comparison) for build in builders]
+    )
+
+
+def _title(comparison: Comparison) -> str:
+    return f"{comparison.before.name} → {comparison.after.name}"
 
 
 def _header(comparison: Comparison) -> Html:
@@ -83,7 +87,7 @@ def _header(comparison: Comparison) -> Html:
     kind, explanation = _VERDICTS[verdict]
     title = element(
         "h1",
-        " → ".join(names_of(comparison)),
+        _title(comparison),
         " ",
         element("span", term(verdict, explanation), class_=f"status {kind}"),
     )

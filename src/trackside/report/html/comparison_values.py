@@ -1,7 +1,6 @@
 """How a difference reads on the page: both values, the change, its interval, and whether it is one."""
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Literal
 
 from trackside.compare import Comparison, Difference
@@ -22,19 +21,9 @@ EXPLANATIONS: dict[Judgement, str] = {
 }
 
 
-def names_of(comparison: Comparison) -> tuple[str, str]:
-    """What the two are called; where that is the same, with the folders that they lie in."""
-    sides = comparison.before, comparison.after
-    if sides[0].name != sides[1].name:
-        return sides[0].name, sides[1].name
-    first, second = (f"{PurePath(side.path).parent.name}/{side.name}" for side in sides)
-    return first, second
-
-
 def run_labels(comparison: Comparison) -> tuple[str, str]:
     """What the two are called in legends."""
-    before, after = names_of(comparison)
-    return f"before: {before}", f"after: {after}"
+    return f"before: {comparison.before.name}", f"after: {comparison.after.name}"
 
 
 def signed_percent(share: float) -> str:

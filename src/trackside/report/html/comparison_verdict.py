@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trackside.compare import Cause, Comparison
 from trackside.findings.wording import count, evidence_value, seconds
-from trackside.report.html.comparison_values import names_of, sign_of, signed_percent
+from trackside.report.html.comparison_values import sign_of, signed_percent
 from trackside.report.html.markup import Child, Html, element, term
 from trackside.report.html.section import Section
 
@@ -40,7 +40,7 @@ def _sentence(comparison: Comparison) -> str:
     if time.verdict not in ("slower", "faster") or time.change is None:
         return comparison.headline
     word = "longer" if time.verdict == "slower" else "less time"
-    before, after = names_of(comparison)
+    before, after = comparison.before.name, comparison.after.name
     article = "A step" if time.per == "step" else "An example"
     return f"{article} of {after} takes {100 * abs(time.change):.1f} % {word} than one of {before}."
 
@@ -58,7 +58,7 @@ def _basis(comparison: Comparison) -> Iterator[Html]:
     )
     yield _fact("clean time", f"{seconds(time.clean_s[0])} before, {seconds(time.clean_s[1])} after")
     left_out = f"{time.num_left_out[0]:,} before, {time.num_left_out[1]:,} after"
-    explanation = "Intervals with warm-up, compilation, captures, validation or checkpoints."
+    explanation = "Intervals beside warm-up, compiles, captures, validation, checkpoints, epoch ends or memory samples."
     yield _fact(term("intervals left out", explanation), left_out)
 
 

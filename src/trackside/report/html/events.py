@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trackside.findings.compile_rules import compile_time_s
 from trackside.findings.wording import count, seconds
-from trackside.report.compile_summary import compile_seconds
 from trackside.report.html.charts import label
 from trackside.runs import Run
 
@@ -61,7 +61,7 @@ def _compile_mark(row: dict[str, Any]) -> Mark:
     again = "compiled again" if row.get("num_recompiles") else "compiled"
     change = next(iter(row.get("changes") or ()), None)
     why = f": {change['path']} {change['kind']} {change['old']} → {change['new']}" if change else ""
-    text = f"{row.get('function')} {again} at step {row['step']:,} in {seconds(compile_seconds(row))}{why}"
+    text = f"{row.get('function')} {again} at step {row['step']:,} in {seconds(compile_time_s(row))}{why}"
     return Mark(row["step"], label(text, 160))
 
 

@@ -49,7 +49,7 @@ def write_html_report(run: Run, path: Path | None = None) -> Path:
         write_atomically(target, page)
     except OSError as error:
         raise ConfigError(
-            f"path: the report cannot be written to {str(target)!r} ({error.strerror}); give another file"
+            f"path: the report cannot be written to {str(target)!r} ({error.strerror}); give another file, or none"
         ) from error
     return target
 

@@ -37,8 +37,8 @@ def build(run: Run) -> Section:
     content = [panel("In total", _totals_table(ledger))]
     charts = []
     rows = run.metrics.get("time")
-    if rows is not None and len(rows) >= 2:
-        chart = _areas(rows)
+    chart = _areas(rows) if rows is not None and len(rows) >= 2 else None
+    if chart is not None:
         charts.append(chart)
         note = "The parts sum up to the wall time of the thread that trains. In the view “ms per step” spikes are kept."
         content.append(panel("Over the run", chart=chart, note=note))
@@ -87,11 +87,13 @@ def part_key(part: str) -> str:
     return part_class(part).replace("-", "_")
 
 
-def _areas(rows: MetricTable) -> Chart:
-    """Two sets of areas: means, whose sizes are right, and single rows, which keep the spikes."""
+def _areas(rows: MetricTable) -> Chart | None:
+    """Two sets of areas: means, whose sizes are right, and single rows, which keep the spikes; None of no time."""
     keys = [part for part in (*PARTS, "callbacks") if f"{part}_ms" in rows]
     whole = sum(np.nansum(rows[f"{part}_ms"]) for part in keys)
     keys = [part for part in keys if np.nansum(rows[f"{part}_ms"]) > _MIN_SHARE * whole]
+    if not keys:
+        return None
     keys.sort(key=lambda part: (part not in STEP_PARTS, -float(np.nansum(rows[f"{part}_ms"]))))
     values = np.nan_to_num(np.stack([rows[f"{part}_ms"] for part in keys], axis=1))
     weights = np.diff(rows.step, prepend=0).clip(min=1).astype(float)
