@@ -84,6 +84,19 @@ def test_ends_out_of_order_are_counted(timers, clock):
     assert (found(timers, "outer").total_s, found(timers, "inner").total_s) == (2.0, 2.0)
 
 
+def test_timers_that_overlap_are_not_inside_of_each_other(timers, clock):
+    """One that began before another and ended before it takes nothing of the other's own time."""
+    first = timers.start_timer("first")
+    clock.advance(1.0)
+    second = timers.start_timer("second")
+    clock.advance(1.0)
+    timers.end_timer("first", first)
+    clock.advance(1.0)
+    timers.end_timer("second", second)
+    assert timers.operation("first").summarise().exclusive_s == 2.0
+    assert timers.operation("second").summarise().exclusive_s == 2.0
+
+
 def test_a_start_that_was_never_ended_does_not_disturb_what_is_around_it(timers, clock):
     """As after an exception between start and end: the operation around it has its time, all its own."""
     with timers.time("step"):

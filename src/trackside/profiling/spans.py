@@ -30,12 +30,15 @@ _MAX_OPEN = 4096  # starts in one thread that were not ended, before the first a
 class _OpenTimers(deque[float]):
     """The starts that are open in one thread, outermost first."""
 
-    __slots__ = ("nested",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(maxlen=_MAX_OPEN)
-        self.nested: dict[float, float] = {}
-        """Seconds of other operations that ended inside, by the start around them; only where there are any."""
+
+class _StartAround(float):
+    """A start inside of which other operations have ended. It is not the object that the user has: that tells it."""
+
+    __slots__ = ("inside_s",)
+
+    inside_s: float
 
 
 class SpanTimers:
@@ -97,15 +100,15 @@ class SpanTimers:
         except (LookupError, TypeError):
             self.end_timer_at(operation_name, start_time, end)
             return
-        if last is not start_time:
-            opened.append(last)
-            self.end_timer_at(operation_name, start_time, end)
+        if last is not start_time or opened:
+            if last == start_time:
+                _record_among_others(operation, end - last, last, opened, len(opened) - 1)
+            else:
+                opened.append(last)
+                self.end_timer_at(operation_name, start_time, end)
             return
-        seconds = end - last
         pending = operation.pending
-        pending.append(seconds)
-        if opened or opened.nested:
-            self._note_nesting(opened, operation, last, seconds)
+        pending.append(end - last)
         if len(pending) >= MAX_PENDING:
             operation.fold()
 
@@ -140,7 +143,6 @@ class SpanTimers:
         opened = self._open.get(None)
         if opened is not None and start_time in opened:
             opened.remove(start_time)
-            opened.nested.pop(start_time, None)
 
     def end_timer_at(self, name: str, start_time: float | None, end_time: float) -> None:
         """End a timer as of a moment before now, or one that is not the last that this thread has started.
@@ -165,29 +167,22 @@ class SpanTimers:
             operation = self.operation(name)
         seconds = end_time - start_time
         opened = self._open.get(None)
-        if opened is not None and start_time in opened:
-            opened.remove(start_time)
-            self._note_nesting(opened, operation, start_time, seconds)
-        elif not self._close_elsewhere(start_time):
+        with self._lock:  # another thread may be ending what was started in this one
+            if opened is not None and start_time in opened:
+                position = opened.index(start_time)
+                closed = opened[position]
+                del opened[position]
+                _record_among_others(operation, seconds, closed, opened, position - 1)
+                return
+        if not self._close_elsewhere(start_time):
             raise ConfigError(
                 f"end_timer({name!r}): nothing was started at start_time={start_time!r}, or it was ended before. Call "
                 f"start_timer({name!r}) each time, and give end_timer what it returns."
             )
         operation.add(seconds)
 
-    @staticmethod
-    def _note_nesting(opened: _OpenTimers, operation: DurationSketch, start_time: float, seconds: float) -> None:
-        nested = opened.nested
-        if len(nested) > _MAX_OPEN:
-            nested.clear()  # what was in starts that are never ended
-        if (inside_s := nested.pop(start_time, 0.0)) > 0:
-            operation.nested.append(inside_s)
-        if opened:
-            around = opened[-1]
-            nested[around] = nested.get(around, 0.0) + seconds
-
     def _new_thread(self) -> _OpenTimers:
-        opened = _OpenTimers()
+        opened = _OpenTimers(maxlen=_MAX_OPEN)
         self._open.set(opened)
         with self._lock:
             self._threads = [thread for thread in self._threads if thread() is not None]
@@ -198,10 +193,10 @@ class SpanTimers:
         """Take a start out that another thread has made. What it is nested in there, nobody can say."""
         with self._lock:
             threads = [opened for thread in self._threads if (opened := thread()) is not None]
-        for opened in threads:
-            if start_time in opened:
-                opened.remove(start_time)
-                return True
+            for opened in threads:
+                if start_time in opened:
+                    opened.remove(start_time)
+                    return True
         return any(len(opened) == _MAX_OPEN for opened in threads)  # it may be among those that were forgotten
 
     def _add_operation(self, name: str) -> DurationSketch:
@@ -216,6 +211,30 @@ class SpanTimers:
                 OTHER_OPERATIONS,
             )
         return self._operations.setdefault(OTHER_OPERATIONS, DurationSketch())
+
+
+def _record_among_others(
+    operation: DurationSketch, seconds: float, closed: float, opened: _OpenTimers, position: int
+) -> None:
+    """Record what has ended inside of another operation, or had others inside of it.
+
+    Args:
+        operation: What has ended.
+        seconds: How long it took.
+        closed: Its start, which is not among those that are open any more.
+        opened: The starts that are open in the thread.
+        position: Which of them is the one around it; -1 for none.
+    """
+    operation.add(seconds)
+    if type(closed) is _StartAround:
+        operation.nested.append(closed.inside_s)
+    if position < 0:
+        return
+    around = opened[position]
+    if type(around) is not _StartAround:
+        opened[position] = around = _StartAround(around)
+        around.inside_s = 0.0
+    around.inside_s += seconds
 
 
 class Span:
@@ -251,14 +270,15 @@ class Span:
         except (LookupError, TypeError):
             timers.end_timer_at(self.name, start, start + seconds)
             return
-        if last is not start:
-            opened.append(last)
-            timers.end_timer_at(self.name, start, start + seconds)
+        if last is not start or opened:
+            if last == start:
+                _record_among_others(operation, seconds, last, opened, len(opened) - 1)
+            else:
+                opened.append(last)
+                timers.end_timer_at(self.name, start, start + seconds)
             return
         pending = operation.pending
         pending.append(seconds)
-        if opened or opened.nested:
-            timers._note_nesting(opened, operation, start, seconds)
         if len(pending) >= MAX_PENDING:
             operation.fold()
 
