@@ -5,6 +5,7 @@ begins inside another and ends after it goes to a further track of the same name
 """
 
 import gzip
+import itertools
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,8 @@ def export_captures(captures: Sequence[Mapping[str, Any]], directory: Path) -> I
     Args:
         captures: The rows `capture` of a run, as `Run.captures`.
         directory: Where to write `<session>-<host>.trace.json.gz`, with a number for a capture whose row names no
-            session; made where it is missing.
+            session, and `<session>-2-<host>.trace.json.gz` where an earlier capture has the name; made where it is
+            missing.
 
     Yields:
         Each file that was written.
@@ -38,19 +40,34 @@ def export_captures(captures: Sequence[Mapping[str, Any]], directory: Path) -> I
     Raises:
         TraceError: There is no capture, or none of them can be found.
     """
-    files = [
-        (_session(row, number), file)
-        for number, row in enumerate(captures, start=1)
-        for file in _trace_files(Path(row["path"]))
-    ]
-    if not files:
+    files_by_target = _name_files(captures)
+    if not files_by_target:
         lost = f"; its {len(captures)} are no longer where they were written" if captures else ""
         raise TraceError(f"--captures: the run has no capture{lost}. A JaxProfilerConfig among the callbacks takes one")
     directory.mkdir(parents=True, exist_ok=True)
-    for session, file in files:
-        target = directory / f"{session}-{file.name.removesuffix(SUFFIX)}{JSON_SUFFIX}"
-        export_trace(file, target)
-        yield target
+    for name, file in files_by_target.items():
+        export_trace(file, directory / name)
+        yield directory / name
+
+
+def _name_files(captures: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
+    """The trace files by the name to write each to.
+
+    Sessions of two captures may end alike, as in `first/step_1` and `second/step_1`. A later one gets a number, the
+    same for all its hosts.
+    """
+    files_by_target: dict[str, Path] = {}
+    for number, row in enumerate(captures, start=1):
+        files = _trace_files(Path(row["path"]))
+        session = _session(row, number)
+        sessions = itertools.chain([session], (f"{session}-{other}" for other in itertools.count(2)))
+        named = ({_target_name(each, file): file for file in files} for each in sessions)
+        files_by_target |= next(each for each in named if each.keys().isdisjoint(files_by_target))
+    return files_by_target
+
+
+def _target_name(session: str, file: Path) -> str:
+    return f"{session}-{file.name.removesuffix(SUFFIX)}{JSON_SUFFIX}"
 
 
 def _session(row: Mapping[str, Any], number: int) -> str:
