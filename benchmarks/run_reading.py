@@ -4,14 +4,12 @@ Runs are written as the trainer writes them, with 30 metrics; each is opened in 
 step times and the findings are asked for.
 """
 
-import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
 
+from benchmarks.fresh_process import measure
 from trackside.clock import ManualClock
 from trackside.events import EventWriter, event_file_name
 
@@ -65,20 +63,13 @@ def write_run(folder: pathlib.Path, num_steps: int, every: int) -> int:
     return path.stat().st_size
 
 
-def measure(folder: pathlib.Path) -> dict:
-    done = subprocess.run([sys.executable, "-c", MEASURE, str(folder)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
     print(f"opening a run with {NUM_METRICS} metrics: best of {NUM_ROUNDS} fresh processes")
     for num_steps, every in CASES:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name) / "run"
             size = write_run(folder, num_steps, every)
-            rounds = [measure(folder) for _ in range(NUM_ROUNDS)]
+            rounds = [measure(MEASURE, str(folder)) for _ in range(NUM_ROUNDS)]
         best = min(rounds, key=lambda each: each["seconds"])
         peak, worker_peak = (max(each[name] for each in rounds) / 1e6 for name in ("peak", "worker_peak"))
         helped = f", {worker_peak:4.0f} MB in a process that helps" if worker_peak else ""
