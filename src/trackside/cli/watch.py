@@ -119,7 +119,7 @@ def _follow_in_place(path: Path, interval_s: float, console: OutputConsole) -> N
             if follower.is_over:
                 break
             time.sleep(interval_s)
-    console.print(f"to see how it went: trackside report {path}", soft_wrap=True, markup=False)
+    console.print(f"to see how it went: trackside report {path}", soft_wrap=True)
 
 
 def _follow_in_lines(path: Path, interval_s: float, console: OutputConsole) -> None:
@@ -137,9 +137,9 @@ def _follow_in_lines(path: Path, interval_s: float, console: OutputConsole) -> N
             for finding in follower.run.findings:
                 if finding.key not in told:
                     told.add(finding.key)
-                    console.print(render_finding_line(finding), soft_wrap=True, markup=False)
+                    console.print(render_finding_line(finding), soft_wrap=True)
         if line != last:
-            console.print(line, soft_wrap=True, markup=False)
+            console.print(line, soft_wrap=True)
             console.file.flush()
         last = line
         if follower.is_over:
