@@ -101,7 +101,7 @@ def test_the_next_sample_waits_for_the_budget(sampled):
 TRUTH_SCRIPT = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before jax counts the cores
-import statistics, time
+import time
 import jax, jax.numpy as jnp, numpy as np
 from trackside.profiling import TrainingProfiler, loss_share, profile_make_step
 
@@ -140,7 +140,7 @@ for _ in range(3):
         _, value = profiled(params, x)
     profiler.wait()
 found = profiler.get_summary()["loss_fn_computation"]
-truth = statistics.median(taken[gradient]) / statistics.median(taken[step])
+truth = min(taken[gradient]) / min(taken[step])  # what is above is other programs
 print(found["step_share"], truth, found["num_samples"], found.get("step_share_low"), found.get("step_share_high"))
 """
 
@@ -156,22 +156,27 @@ def measure_share(num_passes):
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs to keep a process on one core")
 @pytest.mark.parametrize("num_passes", [4, 16])
 def test_the_share_is_near_that_of_a_loss_timed_by_itself(num_passes):
-    """Within 15 % of the ratio of an independently timed loss and step, for a small update and for a large one.
+    """The median of three is within 15 % of an independently timed loss, for a small update and for a large one.
 
-    On one core: on several, XLA runs parts of the update beside the gradient, and neither takes a time of its own.
+    Two that are within it settle the median. On one core: on several, XLA runs parts of the update beside the gradient,
+    and neither takes a time of its own.
     """
-    for _ in range(4):  # other programs may disturb one of the two, and not the other
+    ratios = []
+    while sum(is_near(ratio) for ratio in ratios) < 2:
+        assert len(ratios) < 3, f"sampled shares were {ratios} of what was timed"
         share, truth, num_samples, low, high = measure_share(num_passes)
         assert num_samples >= 2
         assert 0 <= low < share < high <= 1
-        if share == pytest.approx(truth, rel=0.15):
-            return
-    pytest.fail(f"{share} was sampled, {truth} timed")
+        ratios.append(share / truth)
+
+
+def is_near(ratio):
+    return abs(ratio - 1) <= 0.15
 
 
 def make_sampler(clock=None):
     profiler = TrainingProfiler(log_to_wandb=False, clock=clock or ManualClock())
-    sampler = LossShareSampler(profiler, "jit_my_step", DurationSketch())
+    sampler = LossShareSampler(profiler, "make_step_total", "jit_my_step", DurationSketch())
     sampler.expect("loss_fn_computation", "model_update")
     return profiler, sampler
 

@@ -1,3 +1,6 @@
+import gc
+import time
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -187,6 +190,35 @@ def test_a_step_that_raises_is_counted(profiler):
     with pytest.raises(TypeError):
         step(params, x[:, :3], my_loss)
     assert counts(profiler)["make_step_total"] == 1
+
+
+def test_two_steps_have_a_loss_and_an_update_each(profiler):
+    """As in a training of two networks: the second one's are told apart by the name of the step."""
+    first = profile_make_step(jax.jit(my_make_step, static_argnums=2), "generator_step", profiler)
+    second = profile_make_step(jax.jit(my_make_step, static_argnums=2), "critic_step", profiler)
+    own = ["loss_fn_computation", "model_update"]
+    assert profiler.not_sampled_yet() == [*own, "critic_step_loss_fn_computation", "critic_step_model_update"]
+    del first
+    gc.collect()
+    third = profile_make_step(jax.jit(my_make_step, static_argnums=2), "third_step", profiler)
+    assert profiler.sampled.expect("model_update", third._clean).source is third._sampler
+    assert profiler.sampled.expect("critic_step_model_update", second._clean).source is second._sampler
+
+
+def test_many_short_steps_are_all_counted_and_none_twice(profiler):
+    """Also where only some are looked at: together they take no longer than the loop did."""
+    step = profile_make_step(jax.jit(lambda x: (x * 0.999, x.sum())), profiler=profiler)
+    x, _ = step(jnp.ones(1000))
+    profiler.wait(60)
+    profiler.reset()
+    began_s = time.perf_counter()
+    for _ in range(1000):
+        x, _ = step(x)
+    profiler.wait(60)
+    loop_s = time.perf_counter() - began_s
+    found = profiler.get_summary()["make_step_total"]
+    assert found["count"] == 1000
+    assert 0 < found["total_time"] <= loop_s
 
 
 @pytest.mark.parametrize("wrap", [profile_jax_loss_fn, profile_make_step])

@@ -67,6 +67,10 @@ class _CudaEvent:
         """Return when the work is done."""
         self._event.synchronize()
 
+    def is_ready(self) -> bool:
+        """Whether the work is done."""
+        return self._event.query()
+
 
 def _find_cuda_work(output: Any, torch: Any) -> Sequence[Waitable]:
     """PyTorch computes on the host before it returns; only on a GPU is there something to wait for."""

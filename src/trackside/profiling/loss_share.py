@@ -18,6 +18,7 @@ import jax
 
 from trackside.profiling.capture import CaptureContext, CaptureResult, start_capture
 from trackside.profiling.errors import CaptureError
+from trackside.profiling.sampled_share import SampledShare
 from trackside.profiling.statistics_sketch import DurationSketch
 from trackside.profiling.timers import TrainingProfiler
 from trackside.trace import TraceReport
@@ -45,16 +46,20 @@ class LossShareSampler:
 
     Args:
         profiler: What measures, and gets the samples.
+        step_name: What the step is called.
         program: What XLA calls the step; None where that is not known.
         steps: What the steps took.
     """
 
-    def __init__(self, profiler: TrainingProfiler, program: str | None, steps: DurationSketch):
+    def __init__(self, profiler: TrainingProfiler, step_name: str, program: str | None, steps: DurationSketch):
+        self.step_name = step_name
         self._shares = profiler.sampled
         self._now = profiler.clock.now
         self._program = program
         self._steps = steps
         self._loss_name = self._update_name = ""
+        self._expected: tuple[SampledShare, ...] = ()
+        """Those of the loss and of the update."""
         self._num_clears = 0
         self._num_calls = 0
         self._num_to_mark = 0
@@ -75,10 +80,10 @@ class LossShareSampler:
         num_clears = self._shares.num_clears
         if (loss_name, update_name, num_clears) == (self._loss_name, self._update_name, self._num_clears):
             return
-        self._shares.forget(self._loss_name)
+        for loss in self._expected[:1]:
+            self._shares.forget(loss)
         self._loss_name, self._update_name, self._num_clears = loss_name, update_name, num_clears
-        self._loss = self._shares.expect(loss_name, self._steps)
-        self._update = self._shares.expect(update_name, self._steps)
+        self._expected = tuple(self._shares.expect(name, self._steps, self) for name in (loss_name, update_name))
 
     def mark_call(self) -> AbstractContextManager | None:
         """Count a call of the step that is about to be made; if a capture is to hold it, the mark to make it under."""
@@ -173,8 +178,8 @@ class LossShareSampler:
                 )
             return
         loss_s, update_s, busy_s = parts
-        self._loss.add(loss_s, busy_s)
-        self._update.add(update_s, busy_s)
+        for share, seconds in zip(self._expected, (loss_s, update_s), strict=True):
+            share.add(seconds, busy_s)
 
 
 def split_step(report: TraceReport) -> tuple[float, float, float] | None:

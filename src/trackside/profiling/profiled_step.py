@@ -14,7 +14,7 @@ import jax
 
 from trackside.errors import ConfigError
 from trackside.profiling.compiles import compile_counter
-from trackside.profiling.completions import Call
+from trackside.profiling.completions import Call, CallSeries, Waitable
 from trackside.profiling.device_outputs import TracedOutputError, find_arrays, find_one_array
 from trackside.profiling.loss_share import LossShareSampler
 from trackside.profiling.statistics_sketch import DurationSketch
@@ -98,9 +98,12 @@ class ProfiledJittedStep(ProfiledCallable):
         self._dispatch_name = name + DISPATCH
         self._clean = DurationSketch()
         """Calls that compiled nothing: compiling is no part of a loss."""
-        self._find = find_one_array
+        self._outputs = _Outputs()
+        self._series = CallSeries(on_lost=self._outputs.on_lost)
+        self._last: Waitable | None = None
+        """What tells when the last call is complete."""
         self._compiles = compile_counter()
-        self._sampler = LossShareSampler(profiler, program_name(function), self._clean)
+        self._sampler = LossShareSampler(profiler, name, program_name(function), self._clean)
         self._sampler.expect(LOSS_FN_COMPUTATION, MODEL_UPDATE)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,6 +114,7 @@ class ProfiledJittedStep(ProfiledCallable):
             return function(*args, **kwargs)
         num_events = compiles.num_events
         start = profiler.start_timer(self._name)
+        is_after_pause = self._is_complete()
         try:
             marker = sampler.mark_call()
             if marker is None:
@@ -126,13 +130,16 @@ class ProfiledJittedStep(ProfiledCallable):
         if has_compiled:
             sampler.warm_up()
         try:
-            arrays = self._find(output)
+            arrays = self._outputs.find(output)
         except TracedOutputError:
             profiler.cancel_timer(start)
             return output
-        record = self._operation.add if has_compiled else self._record
-        on_seen = self._on_seen if marker is None else self._on_marked_seen
-        call = Call(start, returned, arrays, record, on_seen)
+        self._last = arrays[0] if len(arrays) == 1 else None
+        call = Call(start, returned, arrays, self._record, self._series, is_after_pause)
+        if has_compiled:
+            call.record, call.series = self._operation.add_many, None
+        if marker is not None:
+            call.on_seen = sampler.on_marked_seen
         finish_on_device(profiler, self._dispatch_name, call)
         return output
 
@@ -147,17 +154,26 @@ class ProfiledJittedStep(ProfiledCallable):
                 return args, {name: _unwrap_loss(value) for name, value in kwargs.items()}
         return args, kwargs
 
-    def _record(self, seconds: float) -> None:
-        self._operation.add(seconds)
-        self._clean.add(seconds)
+    def _is_complete(self) -> bool:
+        """Whether the device is done with the last call. Not if that cannot be told, as it was given away."""
+        try:
+            return self._last is None or self._last.is_ready()
+        except Exception:
+            return False
 
-    def _on_seen(self, is_seen: bool) -> None:
-        if not is_seen:
-            self._find = find_arrays  # the array chosen is given away to the next call: look for another
+    def _record(self, seconds: float, num_calls: int) -> None:
+        self._operation.add_many(seconds, num_calls)
+        self._clean.add_many(seconds, num_calls)
 
-    def _on_marked_seen(self, is_seen: bool) -> None:
-        self._on_seen(is_seen)
-        self._sampler.on_marked_seen()
+
+class _Outputs:
+    """Finds what tells when a call is complete: one array, or all, once one was given away to the next call."""
+
+    def __init__(self) -> None:
+        self.find = find_one_array
+
+    def on_lost(self) -> None:
+        self.find = find_arrays
 
 
 def program_name(function: Callable[..., Any]) -> str | None:

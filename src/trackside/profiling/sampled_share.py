@@ -52,12 +52,19 @@ class SampledShare:
     Args:
         name: What the operation is called.
         steps: What the steps took, those left out that compiled something.
+        source: What takes the samples.
     """
 
-    def __init__(self, name: str, steps: DurationSketch):
+    def __init__(self, name: str, steps: DurationSketch, source: "SampleSource | None" = None):
         self.name = name
         self.steps = steps
+        self._source = None if source is None else weakref.ref(source)
         self._samples: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)
+
+    @property
+    def source(self) -> "SampleSource | None":
+        """What takes the samples; None when it is no more."""
+        return None if self._source is None else self._source()
 
     @property
     def num_samples(self) -> int:
@@ -74,7 +81,10 @@ class SampledShare:
 
 
 class SampleSource(Protocol):
-    """What takes samples, in the background."""
+    """What takes samples of a step, in the background."""
+
+    step_name: str
+    """What the step is called."""
 
     def finish(self, timeout_s: float | None) -> bool:
         """End a sample that is being taken, and wait for what it says; whether that worked in time."""
@@ -100,17 +110,30 @@ class SampledShares:
         are_over = [source.finish(timeout_s) for source in list(self._sources)]
         return all(are_over)
 
-    def forget(self, name: str) -> None:
+    def forget(self, share: SampledShare) -> None:
         """Do not expect an operation any more."""
         with self._lock:
-            self._shares.pop(name, None)
+            if self._shares.get(share.name) is share:
+                del self._shares[share.name]
 
-    def expect(self, name: str, steps: DurationSketch) -> SampledShare:
-        """The samples of an operation, which is new if it was not known."""
+    def expect(self, name: str, steps: DurationSketch, source: SampleSource | None = None) -> SampledShare:
+        """The samples of an operation, which is new if it was not known.
+
+        Where another step that is still in use has an operation of that name, the step's own name goes before it.
+
+        Args:
+            name: What the operation is called.
+            steps: What the steps took that it is part of.
+            source: What takes the samples.
+        """
         with self._lock:
+            other = self._shares.get(name)
+            other_source = None if other is None or other.steps is steps else other.source
+            if source is not None and other_source is not None and other_source.step_name != source.step_name:
+                name = f"{source.step_name}_{name}"
             share = self._shares.get(name)
             if share is None or share.steps is not steps:
-                share = self._shares[name] = SampledShare(name, steps)
+                share = self._shares[name] = SampledShare(name, steps, source)
             return share
 
     def found(self) -> list[SampledShare]:

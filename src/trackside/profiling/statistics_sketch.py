@@ -77,6 +77,12 @@ class DurationSketch:
         if len(self.pending) >= MAX_PENDING:
             self.fold()
 
+    def add_many(self, seconds: float, count: int) -> None:
+        """Record a number of equal durations."""
+        self.pending += [seconds] * count
+        if len(self.pending) >= MAX_PENDING:
+            self.fold()
+
     def fold(self) -> None:
         """Take in what was put aside."""
         with self._lock:

@@ -15,7 +15,7 @@ from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
-from trackside.profiling.completions import CompletionWatcher
+from trackside.profiling.completion_watcher import CompletionWatcher
 from trackside.profiling.sampled_share import SampledShares
 from trackside.profiling.spans import SpanTimers
 from trackside.profiling.timer_output import EventSink, MetricSink, TimerOutput

@@ -125,7 +125,7 @@ def timed_call(
         profiler.cancel_timer(start)
         return output
     if arrays:
-        finish_on_device(profiler, name + DISPATCH, Call(start, returned, arrays, profiler.operation(name).add))
+        finish_on_device(profiler, name + DISPATCH, Call(start, returned, arrays, profiler.operation(name).add_many))
     else:
         profiler.end_timer_at(name, start, returned)
     return output
