@@ -33,28 +33,52 @@ def find_arrays(output: Any) -> Sequence[Waitable]:
     return arrays
 
 
-def find_one_array(output: Any) -> Sequence[Waitable]:
-    """One array of an output that comes from a single execution, of which all are there at the same time.
+class OutputFinder:
+    """Finds what tells when a call of one function is complete, where that is a single execution.
 
-    The smallest that is not inside of something is the least likely to be given away to the next call: a loss, say.
-
-    Raises:
-        TracedOutputError: The output is what JAX traces with.
+    All arrays of an execution are there at the same time, so that one is enough. The smallest that is not inside of
+    something is the least likely to be given away to the next call: a loss, say. Where it was is remembered, as looking
+    for it takes longer than all else that is done for a call.
     """
-    jax = sys.modules.get("jax")
-    if jax is None or not isinstance(output, tuple | list):
-        return find_arrays(output)
-    chosen = None
-    for element in output:
-        if isinstance(element, _CONTAINERS) or not isinstance(element, jax.Array):  # the first is the faster question
-            continue
-        if chosen is None or element.size <= chosen.size:
-            chosen = element
-    if chosen is None:
-        return find_arrays(output)
-    if isinstance(chosen, jax.core.Tracer):
-        raise TracedOutputError
-    return (chosen,)
+
+    def __init__(self) -> None:
+        self._position: int | None = None
+        self._kind: type | None = None
+        self._takes_all = False
+
+    def find(self, output: Any) -> Sequence[Waitable]:
+        """The arrays to wait for; empty for what is there already.
+
+        Raises:
+            TracedOutputError: The output is what JAX traces with.
+        """
+        if self._position is not None and type(output) is tuple and self._position < len(output):
+            array = output[self._position]
+            if type(array) is self._kind:
+                return (array,)
+        return self._search(output)
+
+    def on_lost(self) -> None:
+        """The array chosen was given away to the next call: from now on all are waited for that are left."""
+        self._takes_all, self._position = True, None
+
+    def _search(self, output: Any) -> Sequence[Waitable]:
+        jax = sys.modules.get("jax")
+        if self._takes_all or jax is None or not isinstance(output, tuple | list):
+            return find_arrays(output)
+        arrays = [
+            (element.size, -position)
+            for position, element in enumerate(output)
+            if not isinstance(element, _CONTAINERS) and isinstance(element, jax.Array)  # the first is quickly answered
+        ]
+        if not arrays:
+            return find_arrays(output)
+        position = -min(arrays)[1]
+        chosen = output[position]
+        if isinstance(chosen, jax.core.Tracer):
+            raise TracedOutputError
+        self._position, self._kind = position, type(chosen)
+        return (chosen,)
 
 
 class _CudaEvent:

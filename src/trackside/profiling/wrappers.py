@@ -125,15 +125,15 @@ def timed_call(
         profiler.cancel_timer(start)
         return output
     if arrays:
-        finish_on_device(profiler, name + DISPATCH, Call(start, returned, arrays, profiler.operation(name).add_many))
+        profiler.end_timer_at(name + DISPATCH, start, returned)  # what the host did
+        watch(profiler, Call(start, returned, arrays, profiler.operation(name).add_many))
     else:
         profiler.end_timer_at(name, start, returned)
     return output
 
 
-def finish_on_device(profiler: TrainingProfiler, dispatch_name: str, call: Call) -> None:
-    """Count what the host did as dispatch, and the call itself when its arrays are there."""
-    profiler.end_timer_at(dispatch_name, call.start_s, call.returned_s)
+def watch(profiler: TrainingProfiler, call: Call) -> None:
+    """Count a call when its arrays are there; wait for that only if the profiler is to."""
     if profiler.sync:
         profiler.completions.wait_for(call)
     else:
