@@ -102,6 +102,22 @@ def test_legs_add_up():
     assert ledger.gc_s == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ({"num_steps": 20, "at_peak_s": 30.0}, 0.2),
+        ({"num_steps": 20, "at_peak_s": None}, None),
+        ({"num_steps": 0, "at_peak_s": None, "parts": {}}, 0.1),
+    ],
+)
+def test_utilisation_is_that_of_all_legs(second: dict[str, Any], expected: float | None):
+    """It is known where each leg that made steps knows it: a training that is done, run again, takes nothing away."""
+    first = {"kind": "ledger", "wall_s": 100.0, "parts": {"device_wait": 100.0}, "num_steps": 10, "at_peak_s": 10.0}
+    ledger = facts_from_events([leg_row(), first, leg_row(10), {**first, **second}]).ledger
+    assert ledger is not None
+    assert ledger.mfu == expected
+
+
 def test_a_leg_without_ledger_keeps_the_others():
     """A leg that was killed before its first row of the ledger takes nothing away."""
     ledger = facts_from_events([leg_row(), ledger_row(10, {}, wall_s=5.0), leg_row(10)]).ledger

@@ -38,6 +38,7 @@ def test_count():
         ("bytes_per_step", 2000.0, "2 kB"),
         ("num_steps", 12000, "12,000"),
         ("rate", 0.12345, "0.123"),
+        ("rate", 4127.5, "4,130"),
         ("callback", "Saver", "Saver"),
     ],
 )

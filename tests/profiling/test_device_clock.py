@@ -30,7 +30,8 @@ class Played:
             clock.advance(self.done_s[-2] - batch_s)
         ready_s = clock.now()
         clock.advance(dispatch_s)
-        self.device.add_call(started_s, batch_s, batch_s, ready_s, clock.now(), was_idle, was_blocked, between)
+        call = started_s, batch_s, batch_s, ready_s, clock.now(), was_idle, was_blocked, 1, 1
+        self.device.add_calls([call], between)
         begins_s = ready_s if self.device._starts_when_called else clock.now()
         self.done_s.append(max(begins_s, self.done_s[-1] if self.done_s else 0.0) + STEP_S)
 

@@ -6,7 +6,19 @@ import gc
 import pytest
 
 from trackside.clock import ManualClock
-from trackside.profiling.ledger import DATA_WAIT, DISPATCH, LOGGING, OTHER, VALIDATION, Ledger, LedgerTotals
+from trackside.profiling.ledger import (
+    CHECKPOINTING,
+    COMPILE,
+    DATA_WAIT,
+    DISPATCH,
+    LOGGING,
+    OTHER,
+    VALIDATION,
+    Ledger,
+    LedgerTotals,
+)
+
+SPENT_PARTS = [LOGGING, CHECKPOINTING, VALIDATION, COMPILE, "callback/Saver"]
 
 
 @pytest.fixture
@@ -58,15 +70,27 @@ def test_delay_in_a_call_appears_in_its_part(ledger: Ledger, clock: ManualClock,
         for index in range(4):
             clock.advance(0.001 + (delay_s if index == part else 0.0))
             times.append(clock.now())
-        ledger.add_call(*times, num_steps=1)
+        ledger.add_calls([(*times, False, False, 1, 8)])
     expected = {name: 0.01 + (10 * delay_s if index == part else 0.0) for index, name in enumerate(names)}
     assert spent(ledger) == pytest.approx(expected)
     assert ledger.num_steps == 10
 
 
+@pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.010, 0.030])
+@pytest.mark.parametrize("part", SPENT_PARTS)
+def test_delay_in_a_block_appears_in_its_part(ledger: Ledger, clock: ManualClock, part: str, delay_s: float) -> None:
+    """Of several blocks in turn, the one that takes longer shows it, and the others do not."""
+    for _ in range(10):
+        for name in SPENT_PARTS:
+            with ledger.spend(name):
+                clock.advance(0.001 + (delay_s if name == part else 0.0))
+    expected = {name: 0.01 + (10 * delay_s if name == part else 0.0) for name in SPENT_PARTS}
+    assert spent(ledger) == pytest.approx(expected)
+
+
 def test_time_can_be_moved(ledger: Ledger, clock: ManualClock) -> None:
     """What turns out to be another part's is taken from one and given to the other."""
-    ledger.add_call(0, 1, 1, 1, 5, num_steps=1)
+    ledger.add_calls([(0, 1, 1, 1, 5, False, False, 1, 8)])
     clock.advance(5)
     ledger.move(DISPATCH, "compile", 3)
     assert spent(ledger) == {DATA_WAIT: 1, DISPATCH: 1, "compile": 3}
@@ -99,10 +123,34 @@ def test_totals_since_earlier_ones(ledger: Ledger, clock: ManualClock) -> None:
 
 def test_totals_come_back_from_plain_values() -> None:
     """What is written as JSON is read back equal."""
-    totals = LedgerTotals(3.0, {DISPATCH: 3.0}, 2, 16, 0, 0.1, 2.0, 1.0, {DATA_WAIT: 1.0})
+    totals = LedgerTotals(3.0, {DISPATCH: 3.0}, 2, 16, 0, 0.1, 2.0, 1.0, {DATA_WAIT: 1.0}, 0.5)
     assert LedgerTotals.from_dict(totals.to_dict()) == totals
     assert totals.idle_share == pytest.approx(1 / 3)
     assert totals.share(DISPATCH) == 1.0
+
+
+def test_throughput_is_per_second_of_wall() -> None:
+    """Steps, examples and tokens, over the whole time; none where no time has passed."""
+    totals = LedgerTotals(4.0, {DISPATCH: 1.0}, num_steps=2, num_samples=16, num_tokens=64)
+    assert (totals.steps_per_second, totals.samples_per_second, totals.tokens_per_second) == (0.5, 4.0, 16.0)
+    assert LedgerTotals(0.0, {}).steps_per_second == 0.0
+
+
+def test_utilisation_is_of_steps_and_waiting_for_data() -> None:
+    """What is neither, such as compilation, does not count against it; without a peak it is not known."""
+    totals = LedgerTotals(9.0, {DISPATCH: 1.0, DATA_WAIT: 3.0, COMPILE: 5.0}, num_steps=2, at_peak_s=1.0)
+    assert totals.mfu == 0.25
+    assert LedgerTotals(9.0, totals.parts, num_steps=2).mfu is None
+    assert LedgerTotals(5.0, {COMPILE: 5.0}, at_peak_s=0.0).mfu is None
+
+
+def test_utilisation_of_what_came_since() -> None:
+    """Of two moments, it is that of the steps between them, also where none was made before the first."""
+    before = LedgerTotals(1.0, {COMPILE: 1.0})
+    early = LedgerTotals(3.0, {COMPILE: 1.0, DISPATCH: 2.0}, num_steps=2, at_peak_s=0.2)
+    late = LedgerTotals(4.0, {COMPILE: 1.0, DISPATCH: 3.0}, num_steps=7, at_peak_s=0.7)
+    assert early.since(before).mfu == pytest.approx(0.1)
+    assert late.since(early).mfu == pytest.approx(0.5)
 
 
 def test_garbage_collection_is_measured() -> None:

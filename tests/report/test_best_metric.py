@@ -1,9 +1,22 @@
 """By which metric a run is judged."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from trackside.report.best_metric import Monitored, best_of, choose_metric
+from trackside.events import EventWriter, event_file_name
+from trackside.report.best_metric import BestMetric, Monitored, best_metric, best_of, choose_metric
+from trackside.runs import Run, open_run
+
+
+def run_with(folder: Path, values: list[float]) -> Run:
+    """A run that was validated at steps 10, 20, ... with these accuracies."""
+    writer = EventWriter(folder / event_file_name(0))
+    for number, value in enumerate(values, 1):
+        writer.write_metrics({"accuracy": value}, 10 * number, number, "val")
+    writer.close()
+    return open_run(folder)
 
 
 def monitoring(monitor: str, mode: str = "min", name: str = "CheckpointConfig") -> dict:
@@ -55,3 +68,13 @@ def test_values_that_are_not_finite_are_never_best() -> None:
 def test_no_finite_value_no_best() -> None:
     """A run that was NaN from the start has no best."""
     assert best_of(Monitored("val", "loss", "min"), np.array([1]), np.array([np.nan])) is None
+
+
+def test_best_of_a_run_has_its_step_and_the_last_value(tmp_path: Path) -> None:
+    """The metric is chosen from the run's tables, and its best value comes with the step it was reached at."""
+    assert best_metric(run_with(tmp_path, [0.5, 0.9, 0.7])) == BestMetric("val_accuracy", 0.9, 20, 0.7, "max")
+
+
+def test_run_without_a_metric_has_no_best(tmp_path: Path) -> None:
+    """Nothing is made up for a run that was never validated nor trained."""
+    assert best_metric(run_with(tmp_path, [])) is None

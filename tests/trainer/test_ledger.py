@@ -1,5 +1,6 @@
 """Where the time of a training went: real delays are put into one part, and are found there."""
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,22 @@ def test_totals_and_rows_are_logged(tmp_path: Path) -> None:
     assert values["samples_per_second"] == pytest.approx(8 * values["steps_per_second"])
     parts = [value for name, value in values.items() if name.endswith("_ms")]
     assert sum(parts) == pytest.approx(1e3 / values["steps_per_second"])
+
+
+class Interrupted(Callback):
+    """Somebody presses Ctrl-C in the middle of the epoch."""
+
+    def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        if step_idx == NUM_STEPS // 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_interrupted_training_logs_the_time_of_its_last_steps(tmp_path: Path) -> None:
+    """A training that ends within an epoch has a row of where the time went, up to its last step."""
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, callbacks=[Interrupted(CallbackConfig())])
+    (row,) = rows_of(tmp_path, "leg_end")
+    assert rows_of(tmp_path, mode="time")[-1]["step"] == row["step"] < NUM_STEPS
 
 
 def test_timers_of_the_users_code_are_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

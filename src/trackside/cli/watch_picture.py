@@ -9,6 +9,7 @@ from rich.text import Text
 from trackside.cli.sparkline import sparkline
 from trackside.findings import Finding
 from trackside.profiling.ledger import CALLBACK, LedgerTotals
+from trackside.profiling.ledger_text import three_digits
 from trackside.report.best_metric import choose_metric
 from trackside.report.ledger_bar import render_bar
 from trackside.report.moments import duration
@@ -57,7 +58,7 @@ def render_line(run: Run) -> str:
     """The run at one moment, in one line."""
     speed = steps_per_second(run)
     words = [run.status, _steps(run)]
-    words += [f"{speed:.3g} steps/s"] if speed is not None else []
+    words += [f"{three_digits(speed)} steps/s"] if speed is not None else []
     words += [f"{label} {values[-1]:.4g}" for label, values, _ in find_series(run)]
     return printable(Text("  ".join(words))).plain
 
@@ -137,7 +138,7 @@ def _header(run: Run, now: float, width: int) -> Iterator[Text]:
         progress.append("░" * (columns - done), style="dim")
     yield progress
     speed = steps_per_second(run)
-    words = [f"{speed:.3g} steps per second"] if speed else []
+    words = [f"{three_digits(speed)} steps per second"] if speed else []
     if run.started_at:
         words.append(f"{duration((run.ended_at if run.is_finished else now) - run.started_at)} since it began")
     if speed and run.goal and run.status == "running" and run.goal > run.step:

@@ -33,7 +33,7 @@ class Side:
     num_steps: int = 0
     ledger: LedgerTotals | None = None
     time_rows: MetricTable | None = None
-    """Where the time went, about once a second."""
+    """Where the time went, from row to row."""
     trace: TracedSteps | None = None
     memory: Sequence[Mapping[str, Any]] = ()
     compiles: Sequence[Mapping[str, Any]] = ()

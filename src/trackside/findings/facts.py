@@ -196,7 +196,15 @@ def _sum(first: LedgerTotals | None, second: LedgerTotals | None) -> LedgerTotal
         _sum_known(first.device_busy_s, second.device_busy_s),
         _sum_known(first.device_idle_s, second.device_idle_s),
         _sum_by_name(first.idle_by_reason, second.idle_by_reason),
+        _sum_at_peak(first, second),
     )
+
+
+def _sum_at_peak(first: LedgerTotals, second: LedgerTotals) -> float | None:
+    """Known where it is known of all steps: a utilisation of some of them would be too low."""
+    legs = [leg.at_peak_s for leg in (first, second) if leg.num_steps]
+    known = [at_peak_s for at_peak_s in legs if at_peak_s is not None]
+    return sum(known) if known and len(known) == len(legs) else None
 
 
 def _sum_by_name(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

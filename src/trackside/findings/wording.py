@@ -1,5 +1,7 @@
 """How numbers and names read in verdicts, their evidence, and whatever else a terminal shows of a run."""
 
+from trackside.profiling.ledger_text import three_digits
+
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
 _CONTROLS.pop(ord("\n"))
 
@@ -48,7 +50,7 @@ def evidence_value(name: str, value: float | int | str) -> str:
         return seconds(value)
     if name.endswith(("_bytes", "bytes_per_step")):
         return num_bytes(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else three_digits(value)
 
 
 def _short(number: float) -> str:

@@ -11,10 +11,11 @@ import queue
 import statistics
 import threading
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
-from trackside.profiling.ledger import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER
+from trackside.profiling.ledger import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER, CallTimes
 
 SAMPLE_EVERY_S = 0.1
 _MAX_SAMPLES = 32
@@ -54,29 +55,19 @@ class DeviceClock:
         """Whether it is known how long a call takes on the device."""
         return self._typical_s is not None
 
-    def add_call(
-        self,
-        started_s: float,
-        batch_s: float,
-        placed_s: float,
-        ready_s: float,
-        dispatched_s: float,
-        was_idle: bool,
-        was_blocked: bool,
-        between: str,
-    ) -> None:
-        """Account for a call. Calls are given in order; it need not be at once.
+    def add_calls(self, calls: Iterable[CallTimes], between: str) -> None:
+        """Account for calls. They are given in order; it need not be at once.
 
         Args:
-            started_s: When the loop began to get its batch.
-            batch_s: When it had it.
-            placed_s: When the batch was on its way to the device.
-            ready_s: When there was room among the calls in flight.
-            dispatched_s: When the call returned.
-            was_idle: Whether the device was done with the call before when the batch was placed.
-            was_blocked: Whether `ready_s` is when the oldest call in flight completed, and not when that was noticed.
-            between: What the host did between the call before and `started_s`.
+            calls: The calls.
+            between: What the host did before the first of them.
         """
+        for call in calls:
+            self._add_call(call, between)
+            between = OTHER
+
+    def _add_call(self, call: CallTimes, between: str) -> None:
+        started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, _, _ = call
         self._num_calls += 1
         if was_blocked:
             self._note_completion(ready_s)

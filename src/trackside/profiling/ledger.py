@@ -5,7 +5,7 @@ itself alone: the time of a checkpoint that a callback saves is that of checkpoi
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +28,12 @@ CALLBACK = "callback/"
 """What the parts of callbacks begin with; their names follow."""
 
 
+CallTimes = tuple[float, float, float, float, float, bool, bool, int, int]
+"""A call of the training step: when the loop began to get its batch, had it, had it on its way to the device, found
+room among the calls in flight, and when the call returned; whether the device was idle then, and whether the loop was
+blocked by it; how many steps it makes, and how many examples they have."""
+
+
 @dataclass(frozen=True)
 class LedgerTotals:
     """What a ledger shows at one moment."""
@@ -45,6 +51,8 @@ class LedgerTotals:
     """How long the device computed and idled between the first and the last step; None where it was not observed."""
     idle_by_reason: dict[str, float] = field(default_factory=dict)
     """What the host did meanwhile: the part's name."""
+    at_peak_s: float | None = None
+    """How long the devices would have taken for the model's own FLOPs at their peak; None where that is not known."""
 
     def since(self, earlier: "LedgerTotals") -> "LedgerTotals":
         """What has come since an earlier moment."""
@@ -58,6 +66,7 @@ class LedgerTotals:
             _minus(self.device_busy_s, earlier.device_busy_s),
             _minus(self.device_idle_s, earlier.device_idle_s),
             _less(self.idle_by_reason, earlier.idle_by_reason),
+            _minus(self.at_peak_s, earlier.at_peak_s),
         )
 
     def share(self, part: str) -> float:
@@ -68,6 +77,33 @@ class LedgerTotals:
     def in_steps_s(self) -> float:
         """The time in which training steps were under way."""
         return sum(self.parts.get(part, 0.0) for part in STEP_PARTS)
+
+    @property
+    def steps_per_second(self) -> float:
+        """Training steps per second of wall."""
+        return self._per_second(self.num_steps)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Examples per second of wall."""
+        return self._per_second(self.num_samples)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second of wall."""
+        return self._per_second(self.num_tokens)
+
+    def _per_second(self, number: int) -> float:
+        return number / self.wall_s if self.wall_s > 0 else 0.0
+
+    @property
+    def mfu(self) -> float | None:
+        """The share of the devices' peak that the model's own FLOPs make use of, in steps and waiting for data.
+
+        None where the peak is not known.
+        """
+        in_use_s = self.in_steps_s + self.parts.get(DATA_WAIT, 0.0)
+        return None if self.at_peak_s is None or in_use_s <= 0 else self.at_peak_s / in_use_s
 
     @property
     def idle_share(self) -> float | None:
@@ -89,6 +125,7 @@ class LedgerTotals:
             "device_busy_s": self.device_busy_s,
             "device_idle_s": self.device_idle_s,
             "idle_by_reason": dict(self.idle_by_reason),
+            "at_peak_s": self.at_peak_s,
         }
 
     @classmethod
@@ -195,38 +232,27 @@ class Ledger:
         finally:
             self.switch(before)
 
-    def add_call(
-        self,
-        started_s: float,
-        batch_s: float,
-        placed_s: float,
-        ready_s: float,
-        dispatched_s: float,
-        num_steps: int = 1,
-        num_samples: int = 0,
-    ) -> None:
-        """Account for a call of the training step, from the times that the loop has taken anyway.
-
-        Args:
-            started_s: When the loop began to get its batch.
-            batch_s: When it had it.
-            placed_s: When the batch was on its way to the device.
-            ready_s: When there was room among the steps in flight.
-            dispatched_s: When the call returned.
-            num_steps: How many steps it makes.
-            num_samples: How many examples they have.
-        """
-        if self._since_s is None:
+    def add_calls(self, calls: Iterable[CallTimes]) -> None:
+        """Account for calls of the training step, from the times that the loop has taken anyway."""
+        since_s = self._since_s
+        if since_s is None:
             return
-        seconds = self._seconds
-        seconds[OTHER] += started_s - self._since_s
-        seconds[DATA_WAIT] += batch_s - started_s
-        seconds[HOST_TO_DEVICE] += placed_s - batch_s
-        seconds[DEVICE_WAIT] += ready_s - placed_s
-        seconds[DISPATCH] += dispatched_s - ready_s
-        self._since_s = dispatched_s
-        self.num_steps += num_steps
-        self.num_samples += num_samples
+        other_s = data_wait_s = host_to_device_s = device_wait_s = dispatch_s = 0.0
+        for started_s, batch_s, placed_s, ready_s, dispatched_s, _, _, num_steps, num_samples in calls:
+            other_s += started_s - since_s
+            data_wait_s += batch_s - started_s
+            host_to_device_s += placed_s - batch_s
+            device_wait_s += ready_s - placed_s
+            dispatch_s += dispatched_s - ready_s
+            since_s = dispatched_s
+            self.num_steps += num_steps
+            self.num_samples += num_samples
+        seconds, self._since_s = self._seconds, since_s
+        seconds[OTHER] += other_s
+        seconds[DATA_WAIT] += data_wait_s
+        seconds[HOST_TO_DEVICE] += host_to_device_s
+        seconds[DEVICE_WAIT] += device_wait_s
+        seconds[DISPATCH] += dispatch_s
 
     def take_longest(self) -> str:
         """What the host was busy with for longest at a stretch since the last call of this, but for steps."""

@@ -26,6 +26,11 @@ def part_name(part: str) -> str:
     return part.removeprefix(CALLBACK) if part.startswith(CALLBACK) else _NAMES.get(part, part)
 
 
+def three_digits(number: float) -> str:
+    """A number to three digits, without an exponent where it is large: `0.123`, `81.1`, `4,130`."""
+    return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
+
+
 def render_ledger(totals: LedgerTotals, notes: Sequence[str] = ()) -> str:
     """Where the time went; empty if no step was made.
 
@@ -47,9 +52,9 @@ def render_ledger(totals: LedgerTotals, notes: Sequence[str] = ()) -> str:
 
 
 def _headline(totals: LedgerTotals) -> str:
-    rates = [f"{totals.num_steps / totals.wall_s:.3g} steps", f"{totals.num_samples / totals.wall_s:.3g} examples"]
+    rates = [f"{three_digits(totals.steps_per_second)} steps", f"{three_digits(totals.samples_per_second)} examples"]
     if totals.num_tokens:
-        rates.append(f"{totals.num_tokens / totals.wall_s:.3g} tokens")
+        rates.append(f"{three_digits(totals.tokens_per_second)} tokens")
     return f"where the time went: {totals.wall_s:.1f} s, {totals.num_steps} steps; per second {', '.join(rates)}"
 
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trackside.runs import Run
+
 Direction = Literal["min", "max"]
 
 _HIGHER_IS_BETTER = ("acc", "auc", "bleu", "dice", "f1", "iou", "precision", "psnr", "r2", "recall", "reward", "score")
@@ -44,6 +46,19 @@ class BestMetric:
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         return asdict(self)
+
+
+def best_metric(run: Run) -> BestMetric | None:
+    """The best value of the metric by which a run is judged; None if it has none, or no value of it is finite.
+
+    Args:
+        run: The run, as `trackside.open_run` gives it.
+    """
+    monitored = choose_metric(run.config, {mode: table.names for mode, table in run.metrics.items()})
+    if monitored is None:
+        return None
+    table = run.metrics[monitored.mode]
+    return best_of(monitored, table.step, table[monitored.name])
 
 
 def choose_metric(config: Mapping[str, Any], names_by_mode: Mapping[str, list[str]]) -> Monitored | None:

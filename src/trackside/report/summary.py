@@ -15,7 +15,7 @@ import msgspec
 from trackside.config.files import write_atomically
 from trackside.findings import Finding
 from trackside.profiling.ledger import LedgerTotals
-from trackside.report.best_metric import BestMetric, best_of, choose_metric
+from trackside.report.best_metric import BestMetric, best_metric
 from trackside.report.compile_summary import CompileSummary, summarise_compiles
 from trackside.report.memory_summary import MemorySummary, summarise_memory
 from trackside.report.scope_summary import ScopeSummary, summarise_scopes
@@ -65,6 +65,8 @@ class RunSummary:
     num_checkpoints: int
     goodput: float | None
     """The share of the time since the training began that went into steps whose results were kept."""
+    mfu: float | None
+    """The share of the devices' peak that the model's own FLOPs made use of, in steps and waiting for data."""
     legs: list[Leg]
     """Each time that somebody trained it."""
     slow_hosts: list[SlowHost]
@@ -80,7 +82,7 @@ class RunSummary:
             name: getattr(self, name)
             for name in (
                 *("name", "path", "status", "is_finished", "step", "goal", "epoch", "started_at", "ended_at"),
-                *("num_processes", "environment", "num_captures", "num_checkpoints", "goodput", "problems"),
+                *("num_processes", "environment", "num_captures", "num_checkpoints", "goodput", "mfu", "problems"),
             )
         }
         parts = {
@@ -142,20 +144,12 @@ def summarise_run(run: Run) -> RunSummary:
         memory=summarise_memory(run.memory, run.leaks),
         num_checkpoints=len(run.checkpoints),
         goodput=run.goodput,
+        mfu=run.mfu,
         legs=run.legs,
         slow_hosts=run.hosts.slow if run.hosts is not None else [],
         silent_hosts=run.hosts.silent if run.hosts is not None else [],
         problems=run.problems,
     )
-
-
-def best_metric(run: Run) -> BestMetric | None:
-    """The best value of the metric by which a run is judged; None if it has none."""
-    monitored = choose_metric(run.config, {mode: table.names for mode, table in run.metrics.items()})
-    if monitored is None:
-        return None
-    table = run.metrics[monitored.mode]
-    return best_of(monitored, table.step, table[monitored.name])
 
 
 def _last_metrics(run: Run) -> dict[str, dict[str, float]]:

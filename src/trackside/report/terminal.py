@@ -51,7 +51,7 @@ def render_summary(summary: RunSummary, width: int = 80) -> Text:
         _timers(summary.timers, width),
         _steps(summary, width),
         _scopes(summary.scopes, width),
-        [*_compiles(summary.compiles, width), *_memory(summary.memory, width), *_goodput(summary, width)],
+        [*_compiles(summary.compiles, width), *_memory(summary.memory, width), *_usage(summary, width)],
         _hosts(summary, width),
         _problems(summary.problems, width),
     ]
@@ -239,8 +239,12 @@ def _memory(memory: MemorySummary | None, width: int) -> list[Text]:
     return labelled("memory", lines or [f"{count(memory.num_samples, 'sample')} without figures"], width)
 
 
-def _goodput(summary: RunSummary, width: int) -> list[Text]:
+def _usage(summary: RunSummary, width: int) -> list[Text]:
+    """What use was made of the devices and of the time."""
     lines: list[Text] = []
+    if summary.mfu is not None:
+        text = f"{percent(summary.mfu)} of the devices' peak in FLOPs, in steps and waiting for data"
+        lines += labelled("mfu", [text], width)
     if summary.goodput is not None:
         text = f"{percent(summary.goodput)} of the time since training began went into steps that were kept"
         lines += labelled("goodput", [text], width)

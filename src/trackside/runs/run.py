@@ -187,6 +187,11 @@ class Run:
         known = [leg.goodput for leg in self.legs if leg.goodput is not None]
         return known[-1] if known else None
 
+    @property
+    def mfu(self) -> float | None:
+        """The share of the devices' peak that the model's own FLOPs made use of; None where the peak is not known."""
+        return self.ledger.mfu if self.ledger is not None else None
+
     @cached_property
     def compiles(self) -> list[dict[str, Any]]:
         """The rows `compile`."""
@@ -309,6 +314,8 @@ class Run:
         facts = [("status", self.status), ("step", f"{self.step:,}"), ("epoch", f"{self.epoch:,}")]
         if self.goodput is not None:
             facts.append(("goodput", percent(self.goodput)))
+        if self.mfu is not None:
+            facts.append(("FLOPs utilisation", percent(self.mfu)))
         ledger = self.ledger
         shares = {part_name(part): ledger.share(part) for part in ledger.parts} if ledger else {}
         parts = sorted(shares.items(), key=lambda part: -part[1])

@@ -8,7 +8,7 @@ import jax
 
 from trackside.callbacks import CallbackList
 from trackside.metrics import Metrics, to_host_metrics
-from trackside.profiling.ledger import VALIDATION
+from trackside.profiling.ledger import LOGGING, VALIDATION
 from trackside.trainer.feed import loader_length
 from trackside.trainer.hooks import Hooks
 from trackside.trainer.measured import MeasuredSteps
@@ -34,8 +34,8 @@ class EvaluatedModel(MeasuredSteps):
         layout = self.init_eval_metrics().layout
         iterator = iter(loader)
         if iterator is not loader:
-            first = next(iterator, None)
             with self.ledger.spend(VALIDATION):
+                first = next(iterator, None)
                 self._evaluator.evaluate(
                     self._position.carry, [] if first is None else [first], self._eval_step, layout
                 )
@@ -97,7 +97,8 @@ class EvaluatedModel(MeasuredSteps):
             values = to_host_metrics(self._run_model_eval(loader, mode, epoch_idx))
             metrics.update({f"{name}_{key}" if name else key: value for key, value in values.items()})
         before_log(metrics)
-        self.logger.end_epoch(metrics, self.global_step)
+        with self.ledger.spend(LOGGING):
+            self.logger.end_epoch(metrics, self.global_step)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         LOGGER.info("epoch %d, step %d, %s: %s", epoch_idx, self.global_step, mode, shown)
         if not was_open:  # after a training: the run is over again

@@ -122,6 +122,7 @@ class TrainLoop:
             self._train_epoch()
             if self.status == "interrupted":  # the epoch is not over: it goes on when training does
                 self._settle()
+                self.meter.log(position.step)
                 return
             self._end_epoch()
         self.hooks.call("on_training_end")
@@ -186,13 +187,14 @@ class TrainLoop:
             batch_s = now()
             batch = place(batch)
             placed_s = now()
-            was_idle, was_blocked = not window or window[-1].report.is_ready(), False
+            was_blocked = False
             if len(window) >= self.max_inflight_steps:
                 oldest = window[0].report
-                was_blocked = not was_idle and not oldest.is_ready()
+                was_blocked = not oldest.is_ready()
                 np.asarray(oldest)  # the fastest way to wait: JAX keeps the copy for the next reader
             carry, vector = position.carry, position.vector
             num_compiles, ready_s = self._compiles.num_events, now()
+            was_idle = not was_blocked and (not window or window[-1].report.is_ready())
             try:
                 position.carry, position.vector = call(carry, vector, batch)
             except Exception:

@@ -1,13 +1,13 @@
 """The part of the trainer that profilers ask: how long steps took, what they are made of, what fills the memory."""
 
+import logging
 from typing import Any
 
 import jax
 
-from trackside.clock import SYSTEM_CLOCK
-from trackside.profiling.calibrate import calibrate_peak, model_flops_utilisation
+from trackside.profiling.calibrate import calibrate_peak
 from trackside.profiling.capture import CaptureContext
-from trackside.profiling.ledger import DATA_WAIT, LedgerTotals
+from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.memory import MemorySampler
 from trackside.profiling.step_times import StepTimes
 from trackside.trace.flops import count_flops
@@ -15,6 +15,8 @@ from trackside.trace.peaks import Peak, known_peak
 from trackside.trainer.loop import CaptureState, TrainLoop
 from trackside.trainer.saved_states import SavedStates
 from trackside.trainer.step import TRAIN_CALL_NAME
+
+LOGGER = logging.getLogger(__name__)
 
 
 class MeasuredSteps(SavedStates):
@@ -74,20 +76,21 @@ class MeasuredSteps(SavedStates):
         state = jax.tree.map(_form, (self._position.carry, loop.fresh_vector))
         return trace(*state, loop.batch_form)
 
-    def flops_utilisation(self, totals: LedgerTotals) -> float | None:
-        """The share of the devices' peak that the model's own FLOPs make use of while steps are under way.
-
-        Args:
-            totals: Where the time of a training went.
+    def _step_at_peak_s(self) -> float | None:
+        """How long the devices would take at their peak for the model's own FLOPs of a step on batches like the first.
 
         Returns:
-            The share; None where the peak is not known, or nothing was compiled.
+            The time; None where the peak is not known, nothing was compiled, or the FLOPs cannot be counted.
         """
-        peak, traced = self._peak(), self._traced_step()
-        if peak is None or traced is None or not totals.num_steps or not totals.in_steps_s:
+        peak = self._peak()
+        if peak is None:
             return None
-        step_s = (totals.in_steps_s + totals.parts.get(DATA_WAIT, 0.0)) / totals.num_steps
-        return model_flops_utilisation(count_flops(traced).model_flops, step_s, peak, self._num_peaks)
+        try:
+            traced = self._traced_step()
+            return None if traced is None else count_flops(traced).model_flops / (peak.flops_per_s * self._num_peaks)
+        except Exception:  # a figure that is missing is no reason to stop
+            LOGGER.warning("FLOPs utilisation is not known: the step's FLOPs could not be counted", exc_info=True)
+            return None
 
     @property
     def _num_peaks(self) -> int:
@@ -96,10 +99,9 @@ class MeasuredSteps(SavedStates):
 
     def _notes_on_speed(self, totals: LedgerTotals) -> list[str]:
         notes = []
-        utilisation = self.flops_utilisation(totals)
-        if utilisation is not None:
-            notes.append(f"FLOPs utilisation {100 * utilisation:.1f} % in steps and waiting for data")
-        time, now = self._position.time, SYSTEM_CLOCK.timestamp()
+        if totals.mfu is not None:
+            notes.append(f"FLOPs utilisation {100 * totals.mfu:.1f} % in steps and waiting for data")
+        time, now = self._position.time, self.clock.timestamp()
         goodput = time.goodput(now)
         if goodput is not None and time.leg > 1:
             notes.append(
@@ -109,7 +111,7 @@ class MeasuredSteps(SavedStates):
         return notes
 
     def calibrate_peak(self) -> None:
-        """Measure what a device can do, unless it is known."""
+        """Measure what a device can do, unless it is known. The ledger tells of it if that is before the first step."""
         if self._peak() is None:
             self._calibrated_peak = calibrate_peak()
 

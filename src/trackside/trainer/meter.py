@@ -1,5 +1,6 @@
 """What the loop keeps account of in each call: the ledger, the device's clock, and how much was trained."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,18 +11,15 @@ import numpy as np
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.logger import Logger
 from trackside.profiling.device_clock import DeviceClock
-from trackside.profiling.ledger import CALLBACK, LOGGING, OTHER, Ledger, LedgerTotals
+from trackside.profiling.ledger import CALLBACK, LOGGING, CallTimes, Ledger, LedgerTotals
 from trackside.profiling.step_times import StepTimes
+from trackside.trainer.legs import TrainingTime
 from trackside.trainer.run_events import RunEvents
 
 MAX_UNACCOUNTED_CALLS = 32
-LOG_EVERY_S = 1.0
+LOG_EVERY_S = 0.1
+"""Rows of time are not closer to each other: one takes about 0.3 ms, as much as several very short steps."""
 SAVE_EVERY_S = 10.0
-
-
-Call = tuple[float, float, float, float, float, bool, bool, int, int]
-"""A call: when it was started, had its batch, had it placed, found room, and was dispatched; whether the device was
-idle, and whether the loop was blocked by it; steps and examples."""
 
 
 class StepMeter:
@@ -29,23 +27,35 @@ class StepMeter:
 
     Args:
         ledger: The ledger of the thread that trains.
-        logger: Gets a row `time` about once a second with the other rows.
+        logger: Gets a row `time` with the other rows, at most one every `LOG_EVERY_S`.
         events: Gets the totals as rows `ledger`, and what lies between two epochs.
         max_inflight: How many calls may be under way.
+        time: The time of the training over all legs, of which the goodput is told.
+        step_at_peak_s: How long the devices would take for a step's FLOPs at their peak; None where that is not known.
+            Asked once, when a step was made.
         clock: Where times come from.
     """
 
     def __init__(
-        self, ledger: Ledger, logger: Logger, events: RunEvents, max_inflight: int, clock: Clock = SYSTEM_CLOCK
+        self,
+        ledger: Ledger,
+        logger: Logger,
+        events: RunEvents,
+        max_inflight: int,
+        time: TrainingTime,
+        step_at_peak_s: Callable[[], float | None],
+        clock: Clock = SYSTEM_CLOCK,
     ):
         self.ledger = ledger
+        self._time = time
+        self._step_at_peak_s = functools.cache(step_at_peak_s)
         self.step_times = StepTimes()
         self._events = events
         self._epoch_ended: tuple[int, dict[str, float]] | None = None
         self.device = DeviceClock(jax.default_backend() == "cpu", max_inflight, clock)
         self._logger = logger
-        self._now = clock.now
-        self.calls: list[Call] = []
+        self._now, self._timestamp = clock.now, clock.timestamp
+        self.calls: list[CallTimes] = []
         """Calls that are not accounted for yet. The loop adds to it, and calls `account` now and then."""
         self.count_samples: Callable[[Any], int] = _count_first_array
         self._tokens_per_sample = 0
@@ -59,14 +69,13 @@ class StepMeter:
             return
         calls = self.calls[:]
         self.calls.clear()
-        ledger, device = self.ledger, self.device
-        between = ledger.take_longest()
-        for started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, num_steps, num_samples in calls:
-            device.add_call(started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, between)
-            ledger.add_call(started_s, batch_s, placed_s, ready_s, dispatched_s, num_steps, num_samples)
-            between = OTHER
-            if self._epoch_ended is not None:
-                self._begin_epoch()
+        ledger = self.ledger
+        self.device.add_calls(calls, ledger.take_longest())
+        if self._epoch_ended is not None:
+            ledger.add_calls(calls[:1])
+            self._begin_epoch()
+            del calls[0]
+        ledger.add_calls(calls)
         ledger.num_tokens = ledger.num_samples * self._tokens_per_sample
 
     def learn_batch(self, batch: Any) -> None:
@@ -80,6 +89,8 @@ class StepMeter:
     def totals(self) -> LedgerTotals:
         """What the ledger and the device's clock show now."""
         totals, device = self.ledger.totals(), self.device
+        if totals.num_steps and (step_at_peak_s := self._step_at_peak_s()) is not None:
+            totals = replace(totals, at_peak_s=totals.num_steps * step_at_peak_s)
         if not device.is_known:
             return totals
         return replace(
@@ -90,7 +101,7 @@ class StepMeter:
         )
 
     def log_if_due(self, step: int) -> None:
-        """Log where the time since the last row went, if that was a second ago."""
+        """Log where the time since the last row went, unless that was just now."""
         if self._now() - self._logged_s >= LOG_EVERY_S:
             self.log(step)
 
@@ -100,15 +111,18 @@ class StepMeter:
             totals = self.totals()
             recent, self._logged, self._logged_s = totals.since(self._logged), totals, self._now()
             if recent.num_steps > 0:
-                self._logger.log_host_metrics(time_row(recent), step, mode="time")
+                self._time.in_steps_s = totals.in_steps_s
+                goodput = self._time.goodput(self._timestamp())
+                self._logger.log_host_metrics(time_row(recent, goodput), step, mode="time")
             if self._logged_s - self._saved_s >= SAVE_EVERY_S:
                 self.save(step)
                 self._events.warn_if_severe(self.step_times.median_s())
 
     def save(self, step: int) -> None:
         """Write the totals to the event file, where a reader finds them also if the process dies."""
-        self._saved_s = self._now()
-        self._events.write("ledger", step=step, **self.totals().to_dict())
+        self._saved_s, totals = self._now(), self.totals()
+        mfu = {} if totals.mfu is None else {"mfu": totals.mfu}
+        self._events.write("ledger", step=step, **totals.to_dict(), **mfu)
 
     def end_epoch(self, epoch: int) -> None:
         """All steps of an epoch have completed: what comes now, until the next one begins, keeps the device waiting."""
@@ -131,18 +145,22 @@ class StepMeter:
         return self.totals()
 
 
-def time_row(recent: LedgerTotals) -> dict[str, float]:
-    """Where the time of some steps went, for people: milliseconds per step, and how much was trained per second."""
+def time_row(recent: LedgerTotals, goodput: float | None) -> dict[str, float]:
+    """Where the time of some steps went, for people: milliseconds per step, and how much was trained per second.
+
+    Args:
+        recent: What the ledger shows of these steps.
+        goodput: That of the training so far. What is not known has no place in the row.
+    """
     per_step = 1e3 / recent.num_steps
     row = {f"{name}_ms": seconds * per_step for name, seconds in recent.parts.items() if not name.startswith(CALLBACK)}
     row["callbacks_ms"] = sum(recent.parts[name] for name in recent.parts if name.startswith(CALLBACK)) * per_step
-    row["steps_per_second"] = recent.num_steps / recent.wall_s
-    row["samples_per_second"] = recent.num_samples / recent.wall_s
+    row["steps_per_second"] = recent.steps_per_second
+    row["samples_per_second"] = recent.samples_per_second
     if recent.num_tokens:
-        row["tokens_per_second"] = recent.num_tokens / recent.wall_s
-    if recent.idle_share is not None:
-        row["device_idle_share"] = recent.idle_share
-    return row
+        row["tokens_per_second"] = recent.tokens_per_second
+    known = {"device_idle_share": recent.idle_share, "mfu": recent.mfu, "goodput": goodput}
+    return row | {name: value for name, value in known.items() if value is not None}
 
 
 def _count_inputs(batch: Any) -> int:

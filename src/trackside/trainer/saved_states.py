@@ -11,7 +11,6 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from trackside.clock import SYSTEM_CLOCK
 from trackside.config import ConfigDict
 from trackside.errors import CheckpointError, ConfigError
 from trackside.logger import LoggerConfig
@@ -69,7 +68,7 @@ class SavedStates(TrainerSetup):
         for other in self.__dict__.get("_stores", {}).values():
             self._finish(other, raises=other is store)
         self._position.time.in_steps_s = self.ledger.totals().in_steps_s
-        record = snapshot.to_record(self._position, metrics, self.callbacks.rank(metrics), SYSTEM_CLOCK.now())
+        record = snapshot.to_record(self._position, metrics, self.callbacks.rank(metrics), self.clock.now())
         record["configs"] = self._plain_configs()
         record["callbacks"] = self.callbacks.state_dict()
         is_finite, step = _is_finite(self._position.carry), self.global_step

@@ -10,6 +10,7 @@ import optax
 from jax.sharding import Mesh
 
 from trackside.callbacks import CallbackConfig, CallbackList
+from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError, DataError
 from trackside.logger import Logger, LoggerConfig
@@ -46,6 +47,9 @@ def _unchanged(host_metrics: dict[str, float]) -> dict[str, float]:
 
 class TrainerSetup(TrainerHooks):
     """The part of the trainer that builds what training and evaluation run on; `TrainerModule` tells its arguments."""
+
+    clock: Clock = SYSTEM_CLOCK
+    """Where the times of ledger, loop and logger come from."""
 
     def __init__(
         self,
@@ -124,6 +128,7 @@ class TrainerSetup(TrainerHooks):
             metric_postprocess_fn=None if postprocess is _unchanged else postprocess,
             process_index=jax.process_index(),
             opens_now=opens_now,
+            clock=self.clock,
         )
 
     def get_metric_postprocess_fn(self) -> HostMetricsFn:

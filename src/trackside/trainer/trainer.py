@@ -212,7 +212,7 @@ class TrainerModule(EvaluatedModel):
 
     def _build_loop(self, train_loader: Iterable, val_loader: Loaders | None, goal: Goal) -> TrainLoop:
         config = self.trainer_config
-        self.ledger = self.callbacks.ledger = Ledger()
+        self.ledger = self.callbacks.ledger = Ledger(self.clock)
         self.ledger.start()
         layout = self.init_train_metrics().layout
         if self._train_call is None:
@@ -231,12 +231,21 @@ class TrainerModule(EvaluatedModel):
             hooks=Hooks(self, self.callbacks, lambda epoch: self._eval_model_in_train_loop(val_loader, epoch)),
             bar=ProgressBar(self._shows_bar, self.global_step, goal.last_step, goal.num_epochs),
             events=self.events,
-            meter=StepMeter(self.ledger, self.logger, self.events, config.max_inflight_steps),
+            meter=StepMeter(
+                self.ledger,
+                self.logger,
+                self.events,
+                config.max_inflight_steps,
+                self._position.time,
+                self._step_at_peak_s,
+                self.clock,
+            ),
             sentinel=None if config.debug else self._sentinel,
             max_inflight_steps=config.max_inflight_steps,
             log_every_n_steps=self.logger.config.log_every_n_steps if self._logs_rows else -1,
             check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
             check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,
+            clock=self.clock,
         )
 
     def _close(self, loop: TrainLoop, status: str) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from trackside.findings.wording import count, percent, seconds
-from trackside.report.best_metric import best_of, choose_metric
+from trackside.profiling.ledger_text import three_digits
+from trackside.report.best_metric import best_metric
 from trackside.report.html.markup import Child, Html, element, term
 from trackside.report.html.wording import plain_number
 from trackside.report.moments import duration, moment
@@ -72,23 +73,24 @@ def _speed_tiles(run: Run) -> Iterator[Html]:
         yield _tile(term("Step time", explanation), seconds(times.p50_s), f"median; p95 {seconds(times.p95_s)}")
     ledger = run.ledger
     if ledger is not None and ledger.wall_s > 0 and ledger.num_steps:
-        rates = [f"{plain_number(ledger.num_samples / ledger.wall_s)} examples/s"] if ledger.num_samples else []
-        rates += [f"{plain_number(ledger.num_tokens / ledger.wall_s)} tokens/s"] if ledger.num_tokens else []
+        rates = [f"{three_digits(ledger.samples_per_second)} examples/s"] if ledger.num_samples else []
+        rates += [f"{three_digits(ledger.tokens_per_second)} tokens/s"] if ledger.num_tokens else []
         explanation = "Over the whole time of the training, with everything that is no step."
-        yield _tile(
-            term("Throughput", explanation), f"{ledger.num_steps / ledger.wall_s:.3g} steps/s", ", ".join(rates)
+        steps = f"{three_digits(ledger.steps_per_second)} steps/s"
+        yield _tile(term("Throughput", explanation), steps, ", ".join(rates))
+    if run.mfu is not None:
+        explanation = (
+            "What the model's own FLOPs make use of, of what the devices can do at most by their data sheets, or by "
+            "measurement where none is known; of the time in steps and waiting for data."
         )
+        yield _tile(term("FLOPs utilisation", explanation), percent(run.mfu), "of the devices' peak")
     if ledger is not None and ledger.idle_share is not None:
         explanation = "Between the first and the last step, as the host saw it; an estimate. A profile measures it."
         yield _tile(term("Device busy", explanation), percent(1 - ledger.idle_share), "of the time between steps")
 
 
 def _result_tiles(run: Run) -> Iterator[Html]:
-    monitored = choose_metric(run.config, {mode: table.names for mode, table in run.metrics.items()})
-    if monitored is None:
-        return
-    table = run.metrics[monitored.mode]
-    best = best_of(monitored, table.step, table[monitored.name])
+    best = best_metric(run)
     if best is not None:
         detail = f"at step {best.step:,}; last {plain_number(best.last)}"
         yield _tile(f"Best {best.label}", plain_number(best.value), detail)

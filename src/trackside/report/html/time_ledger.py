@@ -43,7 +43,7 @@ def build(run: Run) -> Section:
         note = "The parts sum up to the wall time of the thread that trains. In the view “ms per step” spikes are kept."
         content.append(panel("Over the run", chart=chart, note=note))
     else:
-        text = "Too short for a course over time: rows “time” are written about once a second and after each epoch."
+        text = "Too short for a course over time: rows “time” come with log rows and after each epoch."
         content.append(panel("Over the run", missing(text)))
     return Section("time", "Where the time went", content, lead=_lead(ledger), charts=charts)
 
