@@ -1,6 +1,9 @@
 """The thread that waits for arrays in the loop's place."""
 
+import gc
 import threading
+import time
+import weakref
 
 import pytest
 
@@ -234,3 +237,53 @@ def test_large_arrays_are_not_kept_while_it_looks_away(watcher, clock):
         watcher.watch(Call(index * 1e-3, index * 1e-3, [array], taken.record, series))
     assert watcher.wait(10)
     assert [array.num_waits for array in arrays] == [1] * (2 * NUM_SEEN_FIRST)
+
+
+def ready_calls(clock, taken, series, num_calls):
+    """Calls that are complete when they return, with pauses in between."""
+    for _ in range(num_calls):
+        start_s = clock.now()
+        clock.advance(1e-3)
+        yield Call(start_s, clock.now(), [Array(clock, clock.now())], taken.record, series, is_after_pause=True)
+        clock.advance(1e-3)
+
+
+def test_calls_that_are_complete_at_once_are_counted_soon(watcher, clock):
+    """Also if nobody asks and no other call comes: what is there is not left uncounted."""
+    taken, series = Taken(), CallSeries()
+    for call in ready_calls(clock, taken, series, 3 * NUM_SEEN_FIRST):
+        watcher.watch(call)
+    deadline = time.monotonic() + 10
+    while len(taken) < 3 * NUM_SEEN_FIRST and time.monotonic() < deadline:
+        time.sleep(PAUSE_S)
+    assert len(taken) == 3 * NUM_SEEN_FIRST
+
+
+def test_calls_that_were_complete_before_anybody_looked_are_told_of(watcher, clock):
+    """Whoever waits for the end of a call among others is told of it, however early it was complete."""
+    seen = []
+    for call in ready_calls(clock, Taken(), CallSeries(), 3 * NUM_SEEN_FIRST):
+        call.on_seen = lambda: seen.append(True)
+        watcher.watch(call)
+    assert watcher.wait(10)
+    assert len(seen) == 3 * NUM_SEEN_FIRST
+
+
+def test_stopping_counts_what_was_left_open(watcher, clock):
+    """No call is lost by the end of the thread."""
+    taken = Taken()
+    for call in ready_calls(clock, taken, CallSeries(), 3 * NUM_SEEN_FIRST):
+        watcher.watch(call)
+    watcher.stop()
+    assert len(taken) == 3 * NUM_SEEN_FIRST
+
+
+def test_nothing_of_a_call_is_kept_while_it_waits_for_the_next(watcher, clock):
+    """Who drops what he has profiled gets its memory back."""
+    taken = Taken()
+    reference = weakref.ref(taken)
+    watcher.watch(Call(0.0, 0.1, [Array(clock, 1.0)], taken.record, CallSeries()))
+    assert watcher.wait(10)
+    del taken
+    gc.collect()
+    assert reference() is None

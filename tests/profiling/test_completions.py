@@ -27,81 +27,115 @@ class Records:
 def test_idle_time_between_calls_is_no_part_of_them(account):
     """A call that starts after the one before was complete is counted from its own start."""
     records = Records()
-    account.add([records.call(0.0, 0.1)])
-    account.settle(1.0)
-    account.add([records.call(5.0, 5.1)])
-    account.settle(7.0)
+    account.add_seen([records.call(0.0, 0.1)], 1.0)
+    account.add_seen([records.call(5.0, 5.1)], 7.0)
     assert records.taken == [1.0, 2.0]
 
 
 def test_a_call_inside_of_another_is_part_of_it(account):
     """The outer call is counted from its own start, not from the completion of the inner one."""
     records = Records()
-    account.add([records.call(1.0, 1.5)])
-    account.settle(4.0)
-    account.add([records.call(0.0, 2.0)])
-    account.settle(6.0)
+    account.add_seen([records.call(1.0, 1.5)], 4.0)
+    account.add_seen([records.call(0.0, 2.0)], 6.0)
     assert records.taken == [3.0, 6.0]
 
 
 def test_calls_without_a_pause_share_the_time(account):
     """Of three calls one after the other only the last was seen: together they take until then, from the first on."""
     records = Records()
-    account.add([records.call(0.0, 0.1)])
-    account.settle(2.0)
-    account.add([records.call(0.1, 0.2), records.call(0.2, 0.3), records.call(0.3, 0.4)])
-    account.settle(8.0)
+    account.add_seen([records.call(0.0, 0.1)], 2.0)
+    account.add_seen([records.call(0.1, 0.2), records.call(0.2, 0.3), records.call(0.3, 0.4)], 8.0)
     assert records.taken == [2.0, 2.0, 2.0, 2.0]
 
 
 def test_calls_before_a_pause_count_as_those_after_it(account):
     """When the device had nothing to do between calls, that is no part of any; what was not seen is as what was."""
     records = Records(CallSeries())
-    account.add([records.call(0.0, 0.1), records.call(0.1, 0.2), records.call(10.0, 10.1, is_after_pause=True)])
-    account.settle(11.5)
+    account.add_complete([records.call(0.0, 0.1), records.call(0.1, 0.2)], 5.0)
+    account.add_seen([records.call(10.0, 10.1, is_after_pause=True)], 11.5)
     assert records.taken == [1.5, 1.5, 1.5]
 
 
 def test_calls_before_a_pause_do_not_take_longer_than_until_its_end(account):
     """Where the ones seen took longer, those before the pause were over when it ended."""
     records = Records(CallSeries())
-    account.add([records.call(0.0, 0.1), records.call(1.0, 1.1, is_after_pause=True)])
-    account.settle(6.0)
+    account.add_complete([records.call(0.0, 0.1)], 0.5)
+    account.add_seen([records.call(1.0, 1.1, is_after_pause=True)], 6.0)
     assert records.taken == [1.0, 5.0]
+
+
+def test_calls_before_a_pause_take_at_least_until_they_returned(account):
+    """A function that computes before it returns is not said to be faster than that, whatever was seen before."""
+    records = Records(CallSeries(mean_s=0.001))
+    account.add_complete([records.call(0.0, 3.0, is_after_pause=True)], 3.5)
+    account.close(4.0)
+    assert records.taken == [3.0]
+
+
+def test_calls_that_differ_count_by_their_average(account):
+    """Short and long calls with pauses in between together take what such calls take on average."""
+    records = Records(CallSeries(mean_s=2.0))
+    short, long = records.call(0.0, 0.1, is_after_pause=True), records.call(1.1, 1.2, is_after_pause=True)
+    account.add_complete([short, long], 4.0)
+    account.close(4.2)
+    assert sum(records.taken) == pytest.approx(4.0)
 
 
 def test_calls_that_nobody_saw_count_as_those_seen_before(account):
     """They were complete some time before now; how long ago is not known, what such calls take is."""
     records = Records(CallSeries())
-    account.add([records.call(0.0, 0.1)])
-    account.settle(2.0)
-    account.add([records.call(3.0, 3.1, is_after_pause=True)])
-    account.settle_unseen(60.0)
+    account.add_seen([records.call(0.0, 0.1)], 2.0)
+    account.add_complete([records.call(3.0, 3.1, is_after_pause=True)], 50.0)
+    account.close(60.0)
     assert records.taken == [2.0, 2.0]
+
+
+def test_a_call_that_was_under_way_is_not_typical(account):
+    """Long calls are under way more often when somebody looks; the average is not of those."""
+    records = Records(series := CallSeries(mean_s=1.0))
+    account.add_seen([records.call(0.0, 0.1)], 9.0, is_typical=False)
+    assert records.taken == [9.0]
+    assert series.mean_s == 1.0
+
+
+def test_the_average_forgets(account):
+    """After some calls that took longer, calls count as these do."""
+    records = Records(series := CallSeries(mean_s=1.0))
+    for index in range(40):
+        account.add_seen([records.call(10.0 * index, 10.0 * index)], 10.0 * index + 3.0)
+    assert series.mean_s == pytest.approx(3.0, rel=0.01)
 
 
 def test_without_anything_to_go_by_they_last_until_now(account):
     """Calls of which none was ever seen share the time up to when they were given up."""
     records = Records()
-    account.add([records.call(0.0, 0.1), records.call(0.1, 0.2)])
-    account.settle_unseen(6.0)
+    for start_s in (0.0, 0.1):
+        account.add_lost(records.call(start_s, start_s + 0.1), 1.0)
+    account.close(6.0)
     assert records.taken == [3.0, 3.0]
 
 
-def test_calls_of_several_functions_are_recorded_for_each(account):
-    """Those that share the time up to a completion each go to their own record."""
-    first, second = Records(), Records()
-    account.add([first.call(0.0, 0.1), second.call(0.1, 0.2)])
-    account.settle(4.0)
+def test_calls_of_which_nothing_is_left_share_the_time_with_what_follows(account):
+    """Also with those of another function: their work may still be going on when it is called."""
+    first, second = Records(CallSeries()), Records(CallSeries())
+    account.add_lost(first.call(0.0, 0.1), 0.2)
+    account.add_seen([second.call(0.1, 0.2)], 4.0)
     assert (first.taken, second.taken) == ([2.0], [2.0])
+
+
+def test_calls_that_are_complete_leave_the_time_of_others_alone(account):
+    """What one function took is not counted by what another one took."""
+    first, second = Records(CallSeries(mean_s=1.0)), Records(CallSeries())
+    account.add_complete([first.call(0.0, 0.1)], 2.0)
+    account.add_seen([second.call(2.0, 2.1)], 9.0)
+    assert (first.taken, second.taken) == ([1.0], [7.0])
 
 
 def test_calls_from_before_a_reset_are_left_out(account):
     """Of calls that share the time, only those that returned after the reset are recorded."""
     records = Records()
-    account.add([records.call(0.0, 0.1), records.call(1.0, 1.1)])
     account.forgotten_s = 0.5
-    account.settle(4.0)
+    account.add_seen([records.call(0.0, 0.1), records.call(1.0, 1.1)], 4.0)
     assert records.taken == [2.0]
 
 
@@ -109,5 +143,5 @@ def test_arrays_are_let_go(account):
     """A call that is not recorded yet keeps no memory of the device."""
     call = Records().call(0.0, 0.1)
     call.arrays = [object()]
-    account.add([call])
+    account.add_lost(call, 1.0)
     assert call.arrays == ()

@@ -1,5 +1,6 @@
 import gc
 import time
+import weakref
 
 import equinox as eqx
 import jax
@@ -203,6 +204,48 @@ def test_two_steps_have_a_loss_and_an_update_each(profiler):
     third = profile_make_step(jax.jit(my_make_step, static_argnums=2), "third_step", profiler)
     assert profiler.sampled.expect("model_update", third._clean).source is third._sampler
     assert profiler.sampled.expect("critic_step_model_update", second._clean).source is second._sampler
+
+
+def test_names_stay_after_a_reset(profiler):
+    """Whichever of two steps is called first after it, each name is of the step that it was of."""
+    first = profile_make_step(jax.jit(my_make_step, static_argnums=2), "generator_step", profiler)
+    second = profile_make_step(jax.jit(my_make_step, static_argnums=2), "critic_step", profiler)
+    profiler.reset()
+    params, x = arguments()
+    second(params, x, my_loss)
+    first(params, x, my_loss)
+    assert profiler.sampled.expect("loss_fn_computation", first._clean).source is first._sampler
+
+
+def test_a_profiler_that_is_dropped_is_gone(profiler):
+    """With its thread, and what the step returned last."""
+    own = TrainingProfiler(log_to_wandb=False)
+    step = profile_make_step(jax.jit(lambda x: (x * 0.999, x.sum())), profiler=own)
+    step(jnp.ones(1000))
+    reference = weakref.ref(own)
+    assert own.wait(60)
+    del own, step
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_large_output_is_not_kept(profiler):
+    """What a step returned is the user's to free."""
+    step = profile_make_step(jax.jit(lambda x: x * 2.0), profiler=profiler)
+    output = step(jnp.ones(1 << 20))
+    reference = weakref.ref(output)
+    assert profiler.wait(60)
+    del output
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_step_that_returns_no_array_takes_until_it_returns(profiler):
+    """Such as one that only prints: there is nothing to wait for."""
+    step = profile_make_step(jax.jit(lambda x: None), profiler=profiler)
+    for _ in range(3):
+        step(jnp.ones(3))
+    assert counts(profiler)["make_step_total"] == 3
 
 
 def test_many_short_steps_are_all_counted_and_none_twice(profiler):

@@ -1,9 +1,10 @@
 import asyncio
+import queue
 import threading
 
 import pytest
 
-from trackside.clock import ManualClock
+from trackside.clock import SYSTEM_CLOCK, ManualClock
 from trackside.errors import ConfigError
 from trackside.profiling import spans
 from trackside.profiling.spans import MAX_OPERATIONS, OTHER_OPERATIONS, SpanTimers
@@ -95,6 +96,77 @@ def test_timers_that_overlap_are_not_inside_of_each_other(timers, clock):
     timers.end_timer("second", second)
     assert timers.operation("first").summarise().exclusive_s == 2.0
     assert timers.operation("second").summarise().exclusive_s == 2.0
+
+
+def test_the_time_of_timers_that_overlap_counts_once(timers, clock):
+    """What is around two that overlap has the time for itself in which neither was open."""
+    outer = timers.start_timer("outer")
+    clock.advance(1.0)
+    first = timers.start_timer("first")
+    clock.advance(1.0)
+    second = timers.start_timer("second")
+    clock.advance(3.0)
+    timers.end_timer("first", first)
+    clock.advance(1.0)
+    timers.end_timer("second", second)
+    clock.advance(4.0)
+    timers.end_timer("outer", outer)
+    assert timers.operation("outer").summarise().exclusive_s == 5.0
+
+
+def test_timers_that_start_at_the_same_moment_are_nested_as_they_were_started(timers, clock):
+    """The inner one ends first, also where both have the same start time."""
+    with timers.time("outer"):
+        with timers.time("inner"):
+            clock.advance(3.0)
+        clock.advance(2.0)
+    assert timers.operation("outer").summarise().exclusive_s == 2.0
+
+
+def test_a_timer_that_is_switched_off_meanwhile_is_closed(timers, clock):
+    """What comes after it, once switched on again, is not inside of it."""
+    start = timers.start_timer("first")
+    timers.enabled = False
+    timers.end_timer("first", start)
+    timers.enabled = True
+    with timers.time("second"):
+        clock.advance(1.0)
+    with pytest.raises(ConfigError, match="ended before"):
+        timers.end_timer("first", start)
+
+
+def test_what_was_inside_of_a_cancelled_timer_is_inside_of_what_is_around_it(timers, clock):
+    """Cancelling takes away a name, not the time that others took."""
+    with timers.time("outer"):
+        start = timers.start_timer("cancelled")
+        clock.advance(1.0)
+        with timers.time("inner"):
+            clock.advance(2.0)
+        timers.cancel_timer(start)
+        clock.advance(1.0)
+    assert timers.operation("outer").summarise().exclusive_s == 2.0
+
+
+def test_a_thread_that_ends_timers_of_another_does_not_disturb_it():
+    """Blocks go on being timed while another thread ends what was started around them."""
+    timers = SpanTimers(SYSTEM_CLOCK)
+    started, num_ended = queue.SimpleQueue(), []
+
+    def end_all():
+        while (start := started.get()) is not None:
+            timers.end_timer("around", start)
+            num_ended.append(1)
+
+    thread = threading.Thread(target=end_all)
+    thread.start()
+    for _ in range(2000):
+        started.put(timers.start_timer("around"))
+        with timers.time("block"), timers.time("inner"):
+            pass
+    started.put(None)
+    thread.join()
+    assert len(num_ended) == 2000
+    assert timers.operation("block").summarise().count == 2000
 
 
 def test_a_start_that_was_never_ended_does_not_disturb_what_is_around_it(timers, clock):

@@ -1,7 +1,8 @@
 """Sees when the arrays are there that calls have returned: a thread that waits for them in the loop's place.
 
 Each time it wakes up it takes a core and Python's lock from the loop, some 40 us on a small machine. Where short calls
-of one function follow each other, it therefore looks at one every `PAUSE_S` only, and counts those between by it.
+of one function follow each other, it therefore looks at one or two every `PAUSE_S` only, and counts those between by
+them.
 
 It sees a completion as soon as Python lets it run. Where the loop is busy with Python code meanwhile, that may be up to
 5 ms later (`sys.getswitchinterval()`), but never later than the loop's next pause.
@@ -14,13 +15,12 @@ from collections.abc import Sequence
 
 from trackside.clock import Clock
 from trackside.profiling.completions import Call, CallSeries, CompletionAccount, Waitable
+from trackside.profiling.device_outputs import is_light
 
 LOGGER = logging.getLogger(__name__)
 
 PAUSE_S = 0.01
 """How long it looks away from calls that are shorter than half of this."""
-MAX_BYTES = 65536
-"""Larger arrays are not kept for as long as it looks away."""
 NUM_SEEN_FIRST = 64
 """So many calls of a function in a row are each looked at, before some are left out."""
 
@@ -42,10 +42,14 @@ class CompletionWatcher:
     def __init__(self, clock: Clock):
         self._now = clock.now
         self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._held: _Item | None = None
+        """What was taken from the queue before its turn."""
         self._account = CompletionAccount()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._last_series: CallSeries | None = None
+        self._looks_next = False
+        """Whether the next call is looked at from its return on."""
         self._is_pausing = False
         self._hurry = threading.Event()
 
@@ -60,7 +64,7 @@ class CompletionWatcher:
     def wait_for(self, call: Call) -> None:
         """Record a call when its arrays are there, and return then."""
         self.wait(None)
-        self._see([call])
+        self._see([call], is_typical=True)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until all calls so far are recorded.
@@ -99,43 +103,54 @@ class CompletionWatcher:
                 self._thread.start()
 
     def _run(self) -> None:
-        item = self._items.get()
-        while not isinstance(item, _Stop):
-            following = None
+        while not isinstance(item := self._take(), _Stop):
             try:
                 if isinstance(item, Call):
-                    following = self._watch_from(item)
+                    self._watch_from(item)
                 else:
-                    self._account.settle_unseen(self._now())
+                    self._account.close(self._now())
             except Exception:
                 LOGGER.exception("The completion of a call could not be recorded")
             if isinstance(item, threading.Event):
                 item.set()
-            item = following or self._items.get()
+            del item  # or what it holds would live until the next call
+        self._account.close(self._now())
 
-    def _watch_from(self, call: Call) -> _Item | None:
-        """Record a call, and those after it that can be counted by one of them.
+    def _take(self) -> _Item:
+        """The next item. Calls that were left open are recorded before a longer wait for it."""
+        if self._held is not None:
+            item, self._held = self._held, None
+            return item
+        if self._account.has_open:
+            try:
+                return self._items.get(timeout=PAUSE_S)
+            except queue.Empty:
+                self._account.close(self._now())
+        return self._items.get()
 
-        Returns:
-            What was taken from the queue and is not done yet.
-        """
-        if self._account.has_other_than(call.series):
-            self._account.settle_unseen(self._now())
+    def _watch_from(self, call: Call) -> None:
+        """Record a call, and those after it that can be counted by one of them."""
         group_size = self._group_size(call)
-        calls, following = self._collect(call, group_size)
-        if call.series is not None:
-            call.series.num_in_a_row += len(calls)
-        if group_size > 1 and _is_ready(calls[-1].arrays):
-            # It was complete before anybody looked. The next one is looked at from its start, and tells of these too.
-            self._account.add(calls)
-            if self._account.is_full:
-                self._account.settle_unseen(self._now())
-            return following
-        self._see(calls)
-        del call, calls
-        if group_size > 1 and following is None and self._items.qsize() < group_size:
+        if group_size == 1:
+            self._see([call], is_typical=True)
+        elif self._looks_next and self._items.empty():
+            self._looks_next = False
+            self._see([call], is_typical=True)
             self._pause()
-        return following
+        else:
+            self._watch_group(self._collect(call, group_size), group_size)
+
+    def _watch_group(self, calls: list[Call], group_size: int) -> None:
+        last = calls[-1]
+        if last.on_seen is None and _is_ready(last.arrays):  # it was complete before anybody looked
+            self._account.add_complete(calls, self._now())
+            self._looks_next = True
+            return
+        # A device that pauses between calls is judged by one that is looked at from its start, not by one under way.
+        self._looks_next = last.is_after_pause
+        self._see(calls, is_typical=False)
+        if not self._looks_next and self._held is None and self._items.qsize() < group_size:
+            self._pause()
 
     def _group_size(self, call: Call) -> int:
         """How many calls to count by one completion, beginning with a call."""
@@ -144,15 +159,16 @@ class CompletionWatcher:
         if series is None:
             return 1
         if series is not before:
-            series.num_in_a_row = 0
-        if series.num_in_a_row < NUM_SEEN_FIRST or not series.typical_s or not _is_light(call.arrays):
+            series.num_in_a_row, self._looks_next = 0, False
+        series.num_in_a_row += 1
+        if series.num_in_a_row < NUM_SEEN_FIRST or not series.mean_s or not is_light(call.arrays):
             return 1
-        return max(int(PAUSE_S / series.typical_s), 1)
+        return max(int(PAUSE_S / series.mean_s), 1)
 
-    def _collect(self, call: Call, group_size: int) -> tuple[list[Call], _Item | None]:
+    def _collect(self, call: Call, group_size: int) -> list[Call]:
         """The calls that are in the queue, as many as make a group, and more as long as they are complete already."""
         calls = [call]
-        while group_size > 1 and calls[-1].on_seen is None and _is_light(calls[-1].arrays):
+        while calls[-1].on_seen is None and is_light(calls[-1].arrays):
             if len(calls) >= group_size and not _is_ready(calls[-1].arrays):
                 break
             try:
@@ -160,34 +176,37 @@ class CompletionWatcher:
             except queue.Empty:
                 break
             if not isinstance(item, Call) or item.series is not call.series:
-                return calls, item
+                self._held = item
+                break
             calls.append(item)
-        return calls, None
+        return calls
 
-    def _see(self, calls: list[Call]) -> None:
+    def _see(self, calls: list[Call], is_typical: bool) -> None:
         """Wait for the last of some calls, and record them."""
         last = calls[-1]
         is_seen = _wait(last.arrays)
         completed_s = self._now()
-        self._account.add(calls)
-        if is_seen:
-            self._account.settle(completed_s)
-        elif self._account.is_full:
-            self._account.settle_unseen(completed_s)
-        if not is_seen and last.series is not None and last.series.on_lost is not None:
-            last.series.on_lost()
-        if last.on_seen is not None:
-            last.on_seen()
+        try:
+            if is_seen:
+                self._account.add_seen(calls, completed_s, is_typical)
+            else:
+                self._lose(calls, completed_s)
+        finally:
+            if last.on_seen is not None:
+                last.on_seen()
+
+    def _lose(self, calls: list[Call], now_s: float) -> None:
+        for call in calls:
+            self._account.add_lost(call, now_s)
+        series = calls[-1].series
+        if series is not None and series.on_lost is not None:
+            series.on_lost()
 
     def _pause(self) -> None:
         self._hurry.clear()
         self._is_pausing = True
         self._hurry.wait(PAUSE_S)
         self._is_pausing = False
-
-
-def _is_light(arrays: Sequence[Waitable]) -> bool:
-    return len(arrays) == 1 and getattr(arrays[0], "nbytes", 0) <= MAX_BYTES
 
 
 def _is_ready(arrays: Sequence[Waitable]) -> bool:

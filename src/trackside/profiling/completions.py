@@ -7,11 +7,14 @@ completion of what was called before it if that is later, to its own completion.
 Not each completion is seen. An array that was given away to the next call (donated) cannot be waited for, and looking
 at each of many short calls would slow them down. Calls that follow each other without a pause of the device share the
 time up to the next completion that is seen: together it is exact. Where the device paused in between, which a call
-knows that found the one before it complete, the calls before the pause count as long as those last seen, and never
-longer than until the pause was over.
+knows that found the one before it complete, the calls before the pause count as long as such calls take on average by
+those that were looked at; together never longer than until the pauses were over, and never shorter than until they
+returned.
 """
 
+import itertools
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ from typing import Any, Protocol
 
 _NUM_REMEMBERED = 64  # completions; more calls than that inside of one another are not expected
 _MAX_OPEN = 1024  # calls in a row of which no completion was seen
+_WEIGHT = 0.125  # of the call last looked at, in the average of its series
 
 
 class Waitable(Protocol):
@@ -37,12 +41,16 @@ class Waitable(Protocol):
 class CallSeries:
     """The calls of one function, which take about the same time each."""
 
-    typical_s: float | None = None
-    """What those last seen took."""
+    mean_s: float | None = None
+    """What they take, as an average of those looked at that forgets."""
     num_in_a_row: int = 0
     """So many came without a call of anything else between them."""
     on_lost: Callable[[], object] | None = None
     """Called when nothing was left to wait for of a call."""
+
+    def add(self, seconds: float) -> None:
+        """Take in what a call took that was looked at."""
+        self.mean_s = seconds if self.mean_s is None else self.mean_s + _WEIGHT * (seconds - self.mean_s)
 
 
 @dataclass(slots=True)
@@ -64,46 +72,77 @@ class Call:
 
 
 class CompletionAccount:
-    """Works out what calls took. Calls are told in the order in which they returned."""
+    """Works out what calls took. Calls are told in the order in which they returned. Any thread may tell of them."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._open: list[Call] = []
         """Calls that are not recorded yet, without their arrays."""
+        self._are_complete = False
+        """Whether the open calls are known to be complete."""
         self._completed: deque[tuple[float, float]] = deque(maxlen=_NUM_REMEMBERED)
         """When calls returned and when they were complete, both rising."""
         self.forgotten_s = -math.inf
         """Calls that had returned by then are not recorded."""
 
-    def add(self, calls: Sequence[Call]) -> None:
-        """Take in calls that are recorded later."""
+    @property
+    def has_open(self) -> bool:
+        """Whether there are calls that are not recorded yet."""
+        return bool(self._open)
+
+    def add_seen(self, calls: Sequence[Call], completed_s: float, is_typical: bool = True) -> None:
+        """Record calls, with those that are open: the last was seen to be complete at a time.
+
+        Args:
+            calls: The calls.
+            completed_s: When the last was complete.
+            is_typical: Whether its series may be judged by them. Not by a call that is only looked at because it is
+                under way at some moment: long ones are so more often.
+        """
+        with self._lock:
+            self._close_others(calls[0], completed_s)
+            self._take_in(calls)
+            *before, last = self._take_runs()
+            begin_s = self._begin_of(last[0])
+            seconds = max(completed_s - begin_s, 0.0) / len(last)
+            if last[-1].series is not None and (is_typical or len(last) > 1):
+                last[-1].series.add(seconds)
+            self._record_unseen(before, last[0].start_s)
+            self._record([last], [begin_s], seconds * len(last))
+
+    def add_complete(self, calls: Sequence[Call], now_s: float) -> None:
+        """Take in calls that are complete since a time that nobody saw. They are recorded with the next one seen."""
+        with self._lock:
+            self._close_others(calls[0], now_s)
+            self._take_in(calls)
+            self._are_complete = True
+            self._limit(now_s)
+
+    def add_lost(self, call: Call, now_s: float) -> None:
+        """Take in a call of which nothing is left to wait for. It is recorded with the next one seen."""
+        with self._lock:
+            self._take_in([call])
+            self._are_complete = False
+            self._limit(now_s)
+
+    def close(self, until_s: float) -> None:
+        """Record the open calls, which are complete; at a time at the latest."""
+        with self._lock:
+            self._record_unseen(self._take_runs(), until_s)
+
+    def _take_in(self, calls: Sequence[Call]) -> None:
         for call in calls:
             call.arrays = ()
         self._open += calls
 
-    @property
-    def is_full(self) -> bool:
-        """Whether more calls are open than should be."""
-        return len(self._open) >= _MAX_OPEN
+    def _close_others(self, call: Call, now_s: float) -> None:
+        """What is complete is not to share the time of another function's calls."""
+        if self._open and self._are_complete and self._open[-1].series is not call.series:
+            self.close(now_s)
 
-    def has_other_than(self, series: CallSeries | None) -> bool:
-        """Whether a call is open that is not of a series."""
-        return bool(self._open) and self._open[-1].series is not series
-
-    def settle(self, completed_s: float) -> None:
-        """Record the open calls, of which the last was seen to be complete at a time."""
-        if not self._open:
-            return
-        *before, last = self._take_runs()
-        begin_s = self._begin_of(last[0])
-        seconds = max(completed_s - begin_s, 0.0) / len(last)
-        if last[-1].series is not None:
-            last[-1].series.typical_s = seconds
-        self._record_unseen(before, last[0].start_s)
-        self._record(last, begin_s, seconds)
-
-    def settle_unseen(self, until_s: float) -> None:
-        """Record the open calls, which are complete since a time that nobody saw; `until_s` at the latest."""
-        self._record_unseen(self._take_runs(), until_s)
+    def _limit(self, now_s: float) -> None:
+        if len(self._open) >= _MAX_OPEN:
+            self.close(now_s)
 
     def _take_runs(self) -> list[list[Call]]:
         """The open calls, in stretches without a pause of the device."""
@@ -117,14 +156,17 @@ class CompletionAccount:
         return runs
 
     def _record_unseen(self, runs: Sequence[list[Call]], until_s: float) -> None:
-        """Record stretches by what those last seen took; each was over when the next began, the last at a time."""
-        for index, run in enumerate(runs):
-            end_s = runs[index + 1][0].start_s if index + 1 < len(runs) else until_s
-            begin_s = self._begin_of(run[0])
-            seconds = max(end_s - begin_s, 0.0) / len(run)
-            if run[0].series is not None and run[0].series.typical_s is not None:
-                seconds = min(seconds, run[0].series.typical_s)
-            self._record(run, begin_s, seconds)
+        """Record stretches of which each was over when the next began, and the last at a time."""
+        if not runs:
+            return
+        begins_s = [self._begin_of(run[0]) for run in runs]
+        ends_s = [*(run[0].start_s for run in runs[1:]), until_s]
+        longest_s = sum(max(end_s - begin_s, 0.0) for begin_s, end_s in zip(begins_s, ends_s, strict=True))
+        shortest_s = sum(max(run[-1].returned_s - begin_s, 0.0) for begin_s, run in zip(begins_s, runs, strict=True))
+        num_calls = sum(len(run) for run in runs)
+        series = runs[0][0].series
+        total_s = longest_s if series is None or series.mean_s is None else series.mean_s * num_calls
+        self._record(runs, begins_s, min(max(total_s, shortest_s), longest_s))
 
     def _begin_of(self, call: Call) -> float:
         """When a device can have begun with a call. Calls inside of another are not before it."""
@@ -133,12 +175,12 @@ class CompletionAccount:
                 return max(call.start_s, completed_s)
         return call.start_s
 
-    def _record(self, run: Sequence[Call], begin_s: float, seconds: float) -> None:
-        """Record calls that took so many seconds each, one after the other."""
-        self._completed.append((run[-1].returned_s, begin_s + seconds * len(run)))
-        counted = [call for call in run if call.returned_s > self.forgotten_s]
-        if counted and all(call.record == counted[0].record for call in counted):
-            counted[0].record(seconds, len(counted))
-        else:
-            for call in counted:
-                call.record(seconds, 1)
+    def _record(self, runs: Sequence[list[Call]], begins_s: Sequence[float], total_s: float) -> None:
+        """Record calls that took so long together."""
+        calls = [call for run in runs for call in run]
+        seconds = total_s / len(calls)
+        for run, begin_s in zip(runs, begins_s, strict=True):
+            self._completed.append((run[-1].returned_s, begin_s + seconds * len(run)))
+        counted = [call.record for call in calls if call.returned_s > self.forgotten_s]
+        for record, group in itertools.groupby(counted):
+            record(seconds, len(list(group)))

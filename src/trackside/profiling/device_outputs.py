@@ -6,6 +6,8 @@ from typing import Any
 
 from trackside.profiling.completions import Waitable
 
+MAX_BYTES = 65536
+"""Larger arrays are not kept for longer than has to be."""
 _CONTAINERS = (tuple, list, dict)
 _ON_THE_HOST = frozenset({type(None), bool, int, float, complex, str, bytes})
 
@@ -33,6 +35,11 @@ def find_arrays(output: Any) -> Sequence[Waitable]:
     return arrays
 
 
+def is_light(arrays: Sequence[Waitable]) -> bool:
+    """Whether these are one small array, which may be kept for a while."""
+    return len(arrays) == 1 and getattr(arrays[0], "nbytes", 0) <= MAX_BYTES
+
+
 class OutputFinder:
     """Finds what tells when a call of one function is complete, where that is a single execution.
 
@@ -45,6 +52,8 @@ class OutputFinder:
         self._position: int | None = None
         self._kind: type | None = None
         self._takes_all = False
+        self.is_light = False
+        """Whether what was found last is so small that it can be kept."""
 
     def find(self, output: Any) -> Sequence[Waitable]:
         """The arrays to wait for; empty for what is there already.
@@ -60,9 +69,10 @@ class OutputFinder:
 
     def on_lost(self) -> None:
         """The array chosen was given away to the next call: from now on all are waited for that are left."""
-        self._takes_all, self._position = True, None
+        self._takes_all, self._position, self.is_light = True, None, False
 
     def _search(self, output: Any) -> Sequence[Waitable]:
+        self.is_light = False
         jax = sys.modules.get("jax")
         if self._takes_all or jax is None or not isinstance(output, tuple | list):
             return find_arrays(output)
@@ -77,7 +87,7 @@ class OutputFinder:
         chosen = output[position]
         if isinstance(chosen, jax.core.Tracer):
             raise TracedOutputError
-        self._position, self._kind = position, type(chosen)
+        self._position, self._kind, self.is_light = position, type(chosen), is_light((chosen,))
         return (chosen,)
 
 

@@ -57,7 +57,8 @@ class LossShareSampler:
         self._now = profiler.clock.now
         self._program = program
         self._steps = steps
-        self._loss_name = self._update_name = ""
+        self._names = "", ""
+        """What the loss and the update were said to be called."""
         self._expected: tuple[SampledShare, ...] = ()
         """Those of the loss and of the update."""
         self._num_clears = 0
@@ -78,18 +79,20 @@ class LossShareSampler:
     def expect(self, loss_name: str, update_name: str) -> None:
         """Say what the two parts of the step are called."""
         num_clears = self._shares.num_clears
-        if (loss_name, update_name, num_clears) == (self._loss_name, self._update_name, self._num_clears):
-            return
-        for loss in self._expected[:1]:
-            self._shares.forget(loss)
-        self._loss_name, self._update_name, self._num_clears = loss_name, update_name, num_clears
-        self._expected = tuple(self._shares.expect(name, self._steps, self) for name in (loss_name, update_name))
+        names = loss_name, update_name
+        if names != self._names:
+            for loss in self._expected[:1]:
+                self._shares.forget(loss)
+            self._expected = tuple(self._shares.expect(name, self._steps, self) for name in names)
+        elif num_clears != self._num_clears:  # by the names that they had before
+            self._expected = tuple(self._shares.expect(share.name, self._steps, self) for share in self._expected)
+        self._names, self._num_clears = names, num_clears
 
     def mark_call(self) -> AbstractContextManager | None:
         """Count a call of the step that is about to be made; if a capture is to hold it, the mark to make it under."""
         self._num_calls += 1
         if self._num_clears != self._shares.num_clears:
-            self.expect(self._loss_name, self._update_name)
+            self.expect(*self._names)
         if self._num_to_mark > 0:
             self._num_to_mark -= 1
             self._num_marked += 1
@@ -172,8 +175,7 @@ class LossShareSampler:
             if self._num_failures == MAX_FAILURES:
                 LOGGER.warning(
                     "%s and %s cannot be told: %s.",
-                    self._loss_name,
-                    self._update_name,
+                    *(share.name for share in self._expected),
                     result.error or "no operation of the step was traced under a gradient of JAX",
                 )
             return

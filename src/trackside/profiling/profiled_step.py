@@ -102,7 +102,7 @@ class ProfiledJittedStep(ProfiledCallable):
         self._outputs = OutputFinder()
         self._series = CallSeries(on_lost=self._outputs.on_lost)
         self._last: Waitable | None = None
-        """What tells when the last call is complete."""
+        """What tells when the last call is complete, where it is small."""
         self._compiles = compile_counter()
         self._sampler = LossShareSampler(profiler, name, program_name(function), self._clean)
         self._sampler.expect(LOSS_FN_COMPUTATION, MODEL_UPDATE)
@@ -136,7 +136,10 @@ class ProfiledJittedStep(ProfiledCallable):
         except TracedOutputError:
             profiler.cancel_timer(start)
             return output
-        self._last = arrays[0] if len(arrays) == 1 else None
+        if not arrays:  # nothing on a device
+            profiler.end_timer_at(self._name, start, returned)
+            return output
+        self._last = arrays[0] if self._outputs.is_light else None  # or its memory would be kept
         call = Call(start, returned, arrays, self._record, self._series, is_after_pause)
         if has_compiled:
             call.record, call.series = self._operation.add_many, None
@@ -158,9 +161,9 @@ class ProfiledJittedStep(ProfiledCallable):
         return args, kwargs
 
     def _is_complete(self) -> bool:
-        """Whether the device is done with the last call. Not if that cannot be told, as it was given away."""
+        """Whether the device is done with the last call. Not if that cannot be told, as where it was given away."""
         try:
-            return self._last is None or self._last.is_ready()
+            return self._last is not None and self._last.is_ready()
         except Exception:
             return False
 

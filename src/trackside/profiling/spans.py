@@ -5,10 +5,12 @@ are a list too. Both can be appended to without a lock. What is called is looked
 remembers where an attribute is, but not where a function is that an object has as a method.
 """
 
+import contextlib
 import contextvars
 import logging
 import math
 import threading
+import time
 import weakref
 from collections import deque
 from types import TracebackType
@@ -24,6 +26,7 @@ MAX_OPERATIONS = 1024
 """So many names are told apart; what comes after them is counted together."""
 OTHER_OPERATIONS = "other_operations"
 """What operations beyond `MAX_OPERATIONS` are counted as."""
+_NUM_TRIES = 3
 _MAX_OPEN = 4096  # starts in one thread that were not ended, before the first are forgotten
 
 
@@ -36,9 +39,12 @@ class _OpenTimers(deque[float]):
 class _StartAround(float):
     """A start inside of which other operations have ended. It is not the object that the user has: that tells it."""
 
-    __slots__ = ("inside_s",)
+    __slots__ = ("inside_s", "until_s")
 
     inside_s: float
+    """Seconds of these operations; where they overlap, once."""
+    until_s: float
+    """When the last of them ended."""
 
 
 class SpanTimers:
@@ -90,6 +96,8 @@ class SpanTimers:
             ConfigError: There is no start time, or nothing was started then, or the name is not a string.
         """
         if not self.enabled:
+            if start_time is not None and start_time == start_time:  # not NaN: it was started while the profiler was on
+                self.cancel_timer(start_time)
             return
         now = self._now
         end = now()
@@ -102,7 +110,7 @@ class SpanTimers:
             return
         if last is not start_time or opened:
             if last == start_time:
-                _record_among_others(operation, end - last, last, opened, len(opened) - 1)
+                self._record_among_others(operation, last, end, opened)
             else:
                 opened.append(last)
                 self.end_timer_at(operation_name, start_time, end)
@@ -141,8 +149,13 @@ class SpanTimers:
     def cancel_timer(self, start_time: float) -> None:
         """Forget a start: what it timed turned out to be something else, such as a trace by JAX."""
         opened = self._open.get(None)
-        if opened is not None and start_time in opened:
-            opened.remove(start_time)
+        if opened is not None:
+            with self._lock:
+                closed, position = _take_out(opened, start_time) or (start_time, 0)
+                if type(closed) is _StartAround and position:  # what was inside of it is inside of what is around it
+                    around = _mark_around(opened, position - 1)
+                    around.inside_s += closed.inside_s
+                    around.until_s = closed.until_s
 
     def end_timer_at(self, name: str, start_time: float | None, end_time: float) -> None:
         """End a timer as of a moment before now, or one that is not the last that this thread has started.
@@ -165,21 +178,41 @@ class SpanTimers:
             operation = self._operations[name]
         except (LookupError, TypeError):
             operation = self.operation(name)
-        seconds = end_time - start_time
         opened = self._open.get(None)
         with self._lock:  # another thread may be ending what was started in this one
-            if opened is not None and start_time in opened:
-                position = opened.index(start_time)
-                closed = opened[position]
-                del opened[position]
-                _record_among_others(operation, seconds, closed, opened, position - 1)
+            if opened is not None and (taken := _take_out(opened, start_time)) is not None:
+                closed, position = taken
+                self._record_among_others(operation, closed, end_time, opened, position - 1)
                 return
         if not self._close_elsewhere(start_time):
             raise ConfigError(
                 f"end_timer({name!r}): nothing was started at start_time={start_time!r}, or it was ended before. Call "
                 f"start_timer({name!r}) each time, and give end_timer what it returns."
             )
-        operation.add(seconds)
+        operation.add(end_time - start_time)
+
+    def _record_among_others(
+        self, operation: DurationSketch, closed: float, end_s: float, opened: _OpenTimers, position: int | None = None
+    ) -> None:
+        """Record what has ended inside of another operation, or had others inside of it.
+
+        Args:
+            operation: What has ended.
+            closed: Its start, which is not among those that are open any more.
+            end_s: When it ended.
+            opened: The starts that are open in the thread.
+            position: Which of them is the one around it, -1 for none; the last if not given.
+        """
+        operation.add(end_s - closed)
+        if type(closed) is _StartAround:
+            operation.nested.append(closed.inside_s)
+        with self._lock:  # another thread may be ending what was started in this one
+            position = len(opened) - 1 if position is None else position
+            if position < 0:
+                return
+            around = _mark_around(opened, position)
+            around.inside_s += max(end_s - max(closed, around.until_s), 0.0)
+            around.until_s = end_s
 
     def _new_thread(self) -> _OpenTimers:
         opened = _OpenTimers(maxlen=_MAX_OPEN)
@@ -191,12 +224,15 @@ class SpanTimers:
 
     def _close_elsewhere(self, start_time: float) -> bool:
         """Take a start out that another thread has made. What it is nested in there, nobody can say."""
-        with self._lock:
-            threads = [opened for thread in self._threads if (opened := thread()) is not None]
-            for opened in threads:
-                if start_time in opened:
-                    opened.remove(start_time)
-                    return True
+        threads: list[_OpenTimers] = []
+        for _ in range(_NUM_TRIES):
+            with self._lock:
+                threads = [opened for thread in self._threads if (opened := thread()) is not None]
+                for opened in threads:
+                    with contextlib.suppress(ValueError):
+                        opened.remove(start_time)  # in one go: the other thread goes on meanwhile
+                        return True
+            time.sleep(1e-4)  # the other thread may have it in its hands, to look at it
         return any(len(opened) == _MAX_OPEN for opened in threads)  # it may be among those that were forgotten
 
     def _add_operation(self, name: str) -> DurationSketch:
@@ -213,28 +249,23 @@ class SpanTimers:
         return self._operations.setdefault(OTHER_OPERATIONS, DurationSketch())
 
 
-def _record_among_others(
-    operation: DurationSketch, seconds: float, closed: float, opened: _OpenTimers, position: int
-) -> None:
-    """Record what has ended inside of another operation, or had others inside of it.
-
-    Args:
-        operation: What has ended.
-        seconds: How long it took.
-        closed: Its start, which is not among those that are open any more.
-        opened: The starts that are open in the thread.
-        position: Which of them is the one around it; -1 for none.
-    """
-    operation.add(seconds)
-    if type(closed) is _StartAround:
-        operation.nested.append(closed.inside_s)
-    if position < 0:
-        return
+def _mark_around(opened: _OpenTimers, position: int) -> _StartAround:
+    """Make a start that is open one inside of which others have ended, if it is not one yet."""
     around = opened[position]
     if type(around) is not _StartAround:
         opened[position] = around = _StartAround(around)
-        around.inside_s = 0.0
-    around.inside_s += seconds
+        around.inside_s, around.until_s = 0.0, around
+    return around
+
+
+def _take_out(opened: _OpenTimers, start_time: float) -> tuple[float, int] | None:
+    """Take the innermost start of a time out of those that are open: itself, and where it was."""
+    for position in range(len(opened) - 1, -1, -1):
+        if opened[position] == start_time:
+            closed = opened[position]
+            del opened[position]
+            return closed, position
+    return None
 
 
 class Span:
@@ -272,7 +303,7 @@ class Span:
             return
         if last is not start or opened:
             if last == start:
-                _record_among_others(operation, seconds, last, opened, len(opened) - 1)
+                timers._record_among_others(operation, last, start + seconds, opened)
             else:
                 opened.append(last)
                 timers.end_timer_at(self.name, start, start + seconds)
