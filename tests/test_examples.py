@@ -13,6 +13,7 @@ TELLING = {
     "own_metrics": "rows that the tool got: success: {'train': 6, 'train_epoch': 2, 'val': 2}",
     "regression": "test loss 0.0",
     "several_devices": "the kernel (16, 64) is held in parts of (8, 32) on 8 devices",
+    "several_processes": "both have trained one model, and left ['events-00000.jsonl', 'events-00001.jsonl']",
 }
 
 

@@ -60,6 +60,7 @@ def make_trainer(
     batch: Any = None,
     parallel: ParallelConfig | None = None,
     lr: float = 0.1,
+    optimizer: str = "sgd",
     **config: Any,
 ) -> Any:
     """A trainer on one device, without a progress bar, unless told otherwise."""
@@ -67,7 +68,7 @@ def make_trainer(
     return trainer_class(
         TrainerConfig(**config),
         ModelConfig(model_class=model_class, parallel=parallel or ParallelConfig(data_axis_size=1)),
-        OptimizerConfig(name="sgd", scheduler=SchedulerConfig(name="constant", lr=lr)),
+        OptimizerConfig(name=optimizer, scheduler=SchedulerConfig(name="constant", lr=lr)),
         batch=make_batch(8) if batch is None else batch,
     )
 

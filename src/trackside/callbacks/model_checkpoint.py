@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+from jax.experimental import multihost_utils
+
 from trackside.callbacks.base import Callback, CallbackConfig
 from trackside.callbacks.monitor import Mode, Monitor, check_mode, find_metric
 from trackside.clock import SYSTEM_CLOCK, Clock
@@ -84,6 +87,7 @@ class ModelCheckpoint(Callback):
         self._metrics: dict[str, Any] | None = None
         self._is_due = False
         self._saved_at_s = 0.0
+        self._looked_at = -1, False
 
     @property
     def directory(self) -> Path | None:
@@ -95,7 +99,7 @@ class ModelCheckpoint(Callback):
 
     def on_training_start(self) -> None:
         """Start counting the minutes."""
-        self._saved_at_s = self._clock.now()
+        self._saved_at_s, self._looked_at = self._clock.now(), (-1, False)
 
     def on_filtered_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
         """An epoch is over: save, unless a validation follows."""
@@ -118,13 +122,22 @@ class ModelCheckpoint(Callback):
     def next_boundary(self, step: int) -> float:
         """The next step that is due; where minutes count, the clock is looked at every few steps."""
         by_steps = self._steps.next_boundary(step)
-        return min(by_steps, step + LOOK_EVERY_N_STEPS) if self.config.every_n_minutes > 0 else by_steps
+        next_look = step - step % LOOK_EVERY_N_STEPS + LOOK_EVERY_N_STEPS
+        return min(by_steps, next_look) if self.config.every_n_minutes > 0 else by_steps
 
     def is_due(self, step: int) -> bool:
         """Whether steps or minutes say that it is time."""
-        minutes = self.config.every_n_minutes
-        is_late = minutes > 0 and self._clock.now() - self._saved_at_s >= 60 * minutes
-        return is_late or self._steps.is_due(step)
+        return self._steps.is_due(step) or self._is_late(step)
+
+    def _is_late(self, step: int) -> bool:
+        """Whether the minutes are over by the clock of the first process; looked at once per step."""
+        is_shared = jax.process_count() > 1
+        if self.config.every_n_minutes <= 0 or (is_shared and step % LOOK_EVERY_N_STEPS):
+            return False
+        if self._looked_at[0] != step:
+            is_late = self._clock.now() - self._saved_at_s >= 60 * self.config.every_n_minutes
+            self._looked_at = step, bool(multihost_utils.broadcast_one_to_all(is_late)) if is_shared else is_late
+        return self._looked_at[1]
 
     def on_training_end(self) -> None:
         """Say so if the metric was never there."""
@@ -135,6 +148,7 @@ class ModelCheckpoint(Callback):
         """Save now."""
         metrics, self._metrics, self._is_due = self._metrics, None, False
         self._saved_at_s = self._clock.now()
+        self._looked_at = self._looked_at[0], False
         self.trainer.save_checkpoint(self.directory, metrics or {}, self.choose)
 
     def choose(self, metrics: Mapping[int, Mapping[str, float]]) -> set[int]:

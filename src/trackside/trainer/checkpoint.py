@@ -26,6 +26,7 @@ import jax
 
 from trackside.errors import CheckpointError
 from trackside.logger.console import root_handlers_kept
+from trackside.trainer.processes import is_main, main_decides
 
 with root_handlers_kept():  # importing Orbax logs, and logging through absl sets up the root logger
     from orbax.checkpoint import v1 as ocp
@@ -86,14 +87,10 @@ class CheckpointStore:
             after_commit: Called in the background after the step was committed.
         """
         self.wait()
-        if self._is_there(step):
-            return
         saving = self.root / f".saving-{step}"
+        if not main_decides(lambda: self._prepare(saving, step), f"saving step {step} in {self.root}"):
+            return
         try:
-            self._clear(saving)
-            self.root.mkdir(parents=True, exist_ok=True)
-            saving.mkdir()  # where this fails, threads of Orbax would wait for the folder for five minutes
-            saving.rmdir()
             response = ocp.save_checkpointables_async(str(saving), _with_leaves(trees))
         except OSError as error:
             self._error = error
@@ -102,14 +99,29 @@ class CheckpointStore:
         def finish() -> None:
             try:
                 response.result()
-                if jax.process_index() == 0 and self._commit(saving, step, record, is_good):
+                if is_main() and self._commit(saving, step, record, is_good):
                     after_commit()
             except Exception as error:
                 self._error = error
-                self._clear(saving)
+                if is_main():
+                    self._clear(saving)
 
         self._thread = threading.Thread(target=finish, name=f"checkpoint-{step}", daemon=False)
         self._thread.start()
+
+    def _prepare(self, saving: pathlib.Path, step: int) -> bool:
+        """Make room for a step that is to be saved. False if it is not: it is there already, or there is no room."""
+        if self._is_there(step):
+            return False
+        try:
+            self._clear(saving)
+            self.root.mkdir(parents=True, exist_ok=True)
+            saving.mkdir()  # where this fails, threads of Orbax would wait for the folder for five minutes
+            saving.rmdir()
+        except OSError as error:
+            self._error = error
+            return False
+        return True
 
     def _is_there(self, step: int) -> bool:
         if step not in self.steps():

@@ -130,7 +130,10 @@ class EvaluatedModel(MeasuredSteps):
         return carry if params is None else carry._replace(params=params)
 
     def predict(self, data_loader: Iterable) -> Any:
-        """The model's outputs for every example of a loader, as numpy arrays in the loader's order."""
+        """The model's outputs for every example of a loader, as numpy arrays in the loader's order.
+
+        With several processes, each has those for the examples of its own loader.
+        """
         return self._evaluator.predict(self._evaluation_carry(), data_loader, self._predict_step)
 
     def _predict_step(self, state: TrainState, batch: Any) -> Any:

@@ -1,7 +1,8 @@
 """Evaluation and prediction: every example exactly once, with a bounded number of calls in flight.
 
-A last batch that cannot be split over the mesh runs whole on every device. Metrics are sums and counts over the global
-batch either way, so nothing is counted twice.
+A last batch that cannot be split over the mesh runs whole on every device; with several processes, of which each has
+only its part, it is an error. Metrics are sums and counts over the global batch either way, so nothing is counted
+twice.
 """
 
 from collections import deque
@@ -13,7 +14,9 @@ import numpy as np
 
 from trackside.errors import DataError
 from trackside.metrics import MetricLayout, Metrics
+from trackside.trainer.batch import batch_size
 from trackside.trainer.feed import BatchPlacement, BufferGuard, open_loader
+from trackside.trainer.processes import check_same
 from trackside.trainer.sharding import replicated
 from trackside.trainer.state import Carry
 from trackside.trainer.step import EvalStep, StepCompiler
@@ -74,7 +77,7 @@ class Evaluator:
         return Metrics(layout, jax.block_until_ready(vector))
 
     def predict(self, carry: Carry, loader: Iterable, predict_step: Callable) -> Any:
-        """The model's outputs for all examples of a loader, as numpy arrays."""
+        """The model's outputs for all examples of this process's loader, as numpy arrays."""
         carry = carry._replace(opt_state=None)
         outputs: list[Any] = []
 
@@ -88,8 +91,8 @@ class Evaluator:
             outputs.append(output)
             if len(outputs) > self._max_inflight_steps:  # free the device of what is done
                 done = len(outputs) - 1 - self._max_inflight_steps
-                outputs[done] = jax.tree.map(np.asarray, outputs[done])
-        return jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *outputs)
+                outputs[done] = jax.tree.map(_own_rows, outputs[done])
+        return jax.tree.map(lambda *parts: np.concatenate([_own_rows(part) for part in parts]), *outputs)
 
     def _watched(self, call: Callable, what: str, is_split: bool) -> Callable:
         # Two programs on purpose: under one name, the second would count as a recompile.
@@ -101,14 +104,16 @@ class Evaluator:
     ) -> Iterable[tuple[Any, Callable]]:
         """Each batch with the compiled call for its size, once there is room among the calls in flight."""
         guard = BufferGuard(loader, self._max_inflight_steps)
-        num_batches = 0
+        num_batches = num_examples = 0
+        is_shared = jax.process_count() > 1
         for batch in tracked(open_loader(loader, "data_loader")):
             batch = guard.protect(batch)
             if num_batches == 0:
                 self._placement.check_structure(batch)
             num_batches += 1
             self.num_batches += 1
-            is_split = self._placement.is_divisible(batch)
+            num_examples += batch_size(batch) if is_shared else 0
+            is_split = is_shared or self._placement.is_divisible(batch)
             if (*key, is_split) not in self._calls:
                 shardings = self._placement.shardings if is_split else replicated(self._compiler.mesh)
                 self._calls[(*key, is_split)] = self._watched(build(shardings), key[0], is_split)
@@ -118,5 +123,17 @@ class Evaluator:
             if guard.on_probation:
                 jax.block_until_ready([result for result, _ in in_flight])
                 in_flight.clear()
+        check_same(
+            {"data_loader, examples to evaluate": num_examples},
+            "give every process as many batches of as many examples as the others",
+        )
         if num_batches == 0:
             raise DataError("data_loader: gave no batch to evaluate; an iterator can be gone through only once")
+
+
+def _own_rows(output: Any) -> np.ndarray:
+    """The rows of an output that belong to this process, in the order of its examples."""
+    if not isinstance(output, jax.Array) or output.is_fully_addressable:
+        return np.asarray(output)
+    parts = {shard.index[0].indices(len(output))[0]: shard.data for shard in output.addressable_shards}
+    return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])

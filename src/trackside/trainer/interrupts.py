@@ -1,4 +1,8 @@
-"""Signals that ask a training to stop: the step is finished first, and a state is never left half written."""
+"""Signals that ask a training to stop: the step is finished first, and a state is never left half written.
+
+Where several processes train together, all have to stop after the same step. JAX sees to that: it catches SIGTERM in
+each process, tells the others, and names the step.
+"""
 
 import signal
 import threading
@@ -7,6 +11,7 @@ from types import FrameType
 from typing import Any, Self
 
 import jax
+from jax.experimental import multihost_utils
 
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 
@@ -14,8 +19,8 @@ EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 class Interrupts:
     """While open, Ctrl-C and SIGTERM ask for a stop after the current step. A second Ctrl-C stops at once.
 
-    Signals can be caught by the main thread only; elsewhere, and where several processes leave SIGTERM to JAX's own
-    handler, nothing is changed.
+    Signals can be caught by the main thread only; elsewhere nothing is changed. With several processes, Ctrl-C is left
+    alone, and a SIGTERM to any of them stops all.
 
     Args:
         request_stop: Called when a signal comes.
@@ -35,6 +40,17 @@ class Interrupts:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    @property
+    def look_after_step(self) -> Callable[[int], None] | None:
+        """What has to be called after every step to hear of signals; None where signals come by themselves."""
+        is_served = jax.process_count() > 1 and jax.config.values["jax_enable_preemption_service"]
+        return self._look_together if is_served else None
+
+    def _look_together(self, step: int) -> None:
+        if self.received is None and multihost_utils.reached_preemption_sync_point(step):
+            self.received = signal.SIGTERM
+            self._request_stop()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame

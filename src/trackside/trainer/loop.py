@@ -82,6 +82,8 @@ class TrainLoop:
     clock: Clock = SYSTEM_CLOCK
     status: str = ""
     """Why training stopped before its goal; empty while it goes on."""
+    look_after_step: Callable[[int], None] | None = None
+    """Called after each step where several processes have to agree on when to stop."""
     results: dict[str, dict[str, float]] = field(default_factory=dict)
     capture_state: CaptureState = "none"
     train_metrics: dict[str, float] = field(default_factory=dict)
@@ -152,11 +154,22 @@ class TrainLoop:
         while position.step < epoch_end and not self.status:
             boundary = min(epoch_end, next_boundary(self._all_plans, position.step))
             step_before = position.step
-            is_exhausted = not self._run_until(boundary)
+            is_exhausted = not self._run_looking(boundary)
             if position.step > step_before:
                 self._at_boundary()
             if is_exhausted and not self._source.start_again():
                 break
+
+    def _run_looking(self, boundary: float) -> bool:
+        """Train up to a boundary, and hear after each step whether all processes are to stop; see `_run_until`."""
+        if self.look_after_step is None:
+            return self._run_until(boundary)
+        position = self.position
+        while position.step < boundary and not self.status:
+            if not self._run_until(position.step + 1):
+                return False
+            self.look_after_step(position.step)
+        return True
 
     def _run_until(self, boundary: float) -> bool:
         """Train up to a boundary.
@@ -167,7 +180,7 @@ class TrainLoop:
             False if the loader ran out of batches before.
         """
         position, window, now = self.position, self._window, self.clock.now
-        guard, batches, place = position.guard, position.batches, self.placement.place
+        guard, batches, place = position.guard, position.batches, self.placement.place_train
         call = self._marked_call if self.capture_state == "tracing" else self.call
         meter, device, calls = self.meter, self.meter.device, self.meter.calls
         count_samples = meter.count_samples
@@ -254,6 +267,7 @@ class TrainLoop:
     def _check_first(self, batch: Any) -> None:
         self._is_first_call = False
         self.placement.check_train_batch(batch)
+        self.placement.agree_on_size(batch)
         self.meter.learn_batch(batch)
         self.batch_form = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), batch
@@ -261,7 +275,9 @@ class TrainLoop:
 
     def _at_boundary(self) -> None:
         position = self.position
-        is_planned = any(plan.is_due(position.step) for plan in self.hooks.plans)
+        # All are asked, whatever the first says: some ask the other processes, which may have other plans before them.
+        answers = [plan.is_due(position.step) for plan in self.hooks.plans]
+        is_planned = any(answers)
         if is_planned and self._settle():
             self.hooks.call_boundary(position.epoch, position.step)
         is_validated = self._val_plan.is_due(position.step) and not self._validates_after_epoch()

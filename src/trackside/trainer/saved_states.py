@@ -16,7 +16,7 @@ from trackside.errors import CheckpointError, ConfigError
 from trackside.logger import LoggerConfig
 from trackside.logger.redact import redact
 from trackside.profiling.ledger import CHECKPOINTING
-from trackside.trainer import export, snapshot
+from trackside.trainer import export, processes, snapshot
 from trackside.trainer.batch import slice_batch
 from trackside.trainer.checkpoint import CheckpointStore
 from trackside.trainer.config import TrainerConfig
@@ -29,6 +29,8 @@ from trackside.trainer.setup import TrainerSetup
 LOGGER = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
+
+_NO_STEP = -1
 
 # From the metrics of all saved steps, chooses the steps to keep.
 Keep = Callable[[Mapping[int, Mapping[str, float]]], Iterable[int]]
@@ -66,11 +68,14 @@ class SavedStates(TrainerSetup):
 
     def _save(self, store: CheckpointStore, metrics: dict[str, float], keep: Keep | None) -> None:
         for other in self.__dict__.get("_stores", {}).values():
-            self._finish(other, raises=other is store)
+            failure = self._finish(other)
+            if other is store:
+                processes.raise_together(failure)
         self._position.time.in_steps_s = self.ledger.totals().in_steps_s
         record = snapshot.to_record(self._position, metrics, self.callbacks.rank(metrics), self.clock.now())
         record["configs"] = self._plain_configs()
         record["callbacks"] = self.callbacks.state_dict()
+        record["loaders_by_process"] = processes.gather(record["loaders"])
         is_finite, step = _is_finite(self._position.carry), self.global_step
 
         def after_commit() -> None:
@@ -94,15 +99,15 @@ class SavedStates(TrainerSetup):
             for store in self.__dict__.get("_stores", {}).values():
                 self._finish(store)
 
-    def _finish(self, store: CheckpointStore, raises: bool = False) -> None:
+    def _finish(self, store: CheckpointStore) -> CheckpointError | None:
         try:
             store.wait()
         except CheckpointError as error:
             LOGGER.error("%s", error)
             if self.logger.is_open:
                 self.logger.events.write("checkpoint_failed", path=str(store.root), error=str(error))
-            if raises:
-                raise
+            return error
+        return None
 
     def resume(self) -> None:
         """Go on from the newest good checkpoint of the callbacks' folder, as `TrainerConfig.resume` says.
@@ -120,15 +125,8 @@ class SavedStates(TrainerSetup):
         store = self._store(directory)
         if is_known:
             return
-        store.clean()
-        if mode == "never":
-            if store.steps():
-                raise CheckpointError(
-                    f"resume='never': {store.root} holds checkpoints of steps {store.steps()}; "
-                    "set resume='auto' to go on from them, or choose another folder"
-                )
-            return
-        if not store.steps() and mode == "auto":
+        num_steps = processes.main_decides(lambda: _look_into(store, mode), f"resume={mode!r}: {store.root}")
+        if not num_steps and mode != "must":
             return
         step = self._load(store, -1, load_best=False, load_optimizer=True)
         if self._logs_rows:
@@ -136,9 +134,14 @@ class SavedStates(TrainerSetup):
         self.callbacks.load_state_dict(store.record(step)["callbacks"])
 
     def export_params(self, path: str | pathlib.Path) -> None:
-        """Write the parameters to a safetensors file, those that evaluation uses."""
+        """Write the parameters to a safetensors file, those that evaluation uses.
+
+        With several processes all have to call this, and the first one writes.
+        """
         params = self.callbacks.evaluation_params(self._position.carry)
-        export.export_params(self._position.carry.params if params is None else params, path)
+        params = processes.whole(self._position.carry.params if params is None else params)
+        if processes.is_main():
+            export.export_params(params, path)
 
     def import_params(self, path: str | pathlib.Path) -> None:
         """Take over parameters from a safetensors file; the optimizer stays as it is."""
@@ -163,11 +166,10 @@ class SavedStates(TrainerSetup):
         directory = next((callback.directory for callback in self.callbacks if callback.directory), None)
         self.finish_saving()
         store = self._store(directory) if directory is not None else None
-        best = None if store is None else self._best_step(store)
-        if store is None or best is None or best == self.global_step:
+        best = _NO_STEP if store is None else processes.main_decides(lambda: self._best_step(store), "the best model")
+        if store is None or best in (_NO_STEP, self.global_step):
             yield
             return
-        store.verify(best)
         snapshot.check_form(store, best, self._position.carry, with_optimizer=True)
         position = self._position
         carry = position.carry
@@ -180,10 +182,13 @@ class SavedStates(TrainerSetup):
         finally:
             position.carry = carry
 
-    def _best_step(self, store: CheckpointStore) -> int | None:
+    def _best_step(self, store: CheckpointStore) -> int:
         ranks = {step: self.callbacks.rank(snapshot.saved_metrics(store.record(step))) for step in store.steps()}
         known = {step: rank for step, rank in ranks.items() if rank is not None and math.isfinite(rank)}
-        return min(known, key=lambda step: (known[step], -step), default=None)
+        best = min(known, key=lambda step: (known[step], -step), default=_NO_STEP)
+        if best not in (_NO_STEP, self.global_step):
+            store.verify(best)
+        return best
 
     def _plain_configs(self) -> dict[str, Any]:
         configs = {"trainer": self.trainer_config, "model": self.model_config, "optimizer": self.optimizer_config}
@@ -225,7 +230,7 @@ class SavedStates(TrainerSetup):
 
     def _load_loaders(self, store: CheckpointStore, step_idx: int, train: Any, val: Any, test: Any) -> None:
         record = store.record(self.global_step if step_idx < 0 else step_idx)
-        positions = {name: snapshot.decode_position(saved) for name, saved in record["loaders"].items()}
+        positions = {name: snapshot.decode_position(saved) for name, saved in snapshot.own_loaders(record).items()}
         self.restore_data_loaders(positions, train, val, test)
 
     def load_pretrained_model(
@@ -271,7 +276,7 @@ class SavedStates(TrainerSetup):
     def _load(
         self, store: CheckpointStore, step_idx: int, load_best: bool, load_optimizer: bool, delete_first: bool = False
     ) -> int:
-        step = choose_step(store, step_idx, load_best)
+        step = processes.main_decides(lambda: choose_step(store, step_idx, load_best), f"loading from {store.root}")
         carry = self._position.carry
         abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), carry)
         snapshot.check_form(store, step, abstract, load_optimizer)
@@ -348,6 +353,18 @@ class SavedStates(TrainerSetup):
             test_loader: Set to the position under `test`, if given.
         """
         restore_loaders(state_dict, {"train": train_loader, "val": val_loader, "test": test_loader})
+
+
+def _look_into(store: CheckpointStore, mode: str) -> int:
+    """Clear up what a dead process has left, and say how many steps there are to go on from."""
+    store.clean()
+    steps = store.steps()
+    if steps and mode == "never":
+        raise CheckpointError(
+            f"resume='never': {store.root} holds checkpoints of steps {steps}; "
+            "set resume='auto' to go on from them, or choose another folder"
+        )
+    return len(steps)
 
 
 def _metrics_of_steps(store: CheckpointStore) -> dict[int, dict[str, float]]:

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from trackside.callbacks import CallbackConfig, CallbackList
+from trackside.callbacks import CallbackConfig, CallbackList, CheckpointConfig
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError, DataError
@@ -17,7 +17,7 @@ from trackside.logger import Logger, LoggerConfig
 from trackside.metrics import MetricLayout, MetricRecorder, Metrics
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.sentinel import RecompileSentinel
-from trackside.trainer import summary
+from trackside.trainer import processes, summary
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.config import TrainerConfig
 from trackside.trainer.evaluation import Evaluator
@@ -39,6 +39,16 @@ LOGGER = logging.getLogger(__name__)
 
 Loaders = Iterable | dict[str, Iterable]
 HostMetricsFn = Callable[[dict[str, float]], dict[str, float]]
+
+
+def runs_here(config: CallbackConfig) -> bool:
+    """Whether a callback runs in this process."""
+    if isinstance(config, CheckpointConfig) and config.main_process_only and jax.process_count() > 1:
+        raise ConfigError(
+            "CheckpointConfig.main_process_only=True: with several processes each writes its part of a checkpoint; "
+            "leave it False"
+        )
+    return processes.is_main() or not config.main_process_only
 
 
 def _unchanged(host_metrics: dict[str, float]) -> dict[str, float]:
@@ -137,11 +147,8 @@ class TrainerSetup(TrainerHooks):
 
     def init_callbacks(self, callback_configs: list[CallbackConfig]) -> None:
         """Build the callbacks of the trainer config."""
-        is_main = jax.process_index() == 0
         self.callbacks = CallbackList(
-            config.create(self, data_module=self.dataset)
-            for config in callback_configs
-            if is_main or not config.main_process_only
+            config.create(self, data_module=self.dataset) for config in callback_configs if runs_here(config)
         )
 
     def init_optimizer(self, optimizer_config: OptimizerConfig) -> None:

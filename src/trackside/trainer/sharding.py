@@ -120,6 +120,13 @@ def num_batch_shards(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in batch_axes(mesh))
 
 
+def num_own_batch_shards(mesh: Mesh) -> int:
+    """How many of those parts lie on devices of this process."""
+    whole = (num_batch_shards(mesh),)
+    parts = NamedSharding(mesh, PartitionSpec(batch_axes(mesh))).addressable_devices_indices_map(whole).values()
+    return len({part[0].indices(*whole) for part in parts if part is not None})
+
+
 def batch_specs(mesh: Mesh, batch: Any) -> Any:
     """The partition specs of a batch: every leaf is split along its first dimension; scalars are not."""
     spec = PartitionSpec(batch_axes(mesh))

@@ -1,6 +1,7 @@
 """A training as it is saved: trees of arrays, and a record of everything else that JSON can hold."""
 
 import base64
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,8 @@ from trackside.trainer.goal import Position
 from trackside.trainer.legs import TrainingTime
 from trackside.trainer.restore import check_same_form
 from trackside.trainer.state import Carry
+
+LOGGER = logging.getLogger(__name__)
 
 # Arrays of the totals of an epoch or a log interval.
 _TOTALS = ("last", "sum", "count", "max", "std_steps", "std_mean", "std_m2")
@@ -65,7 +68,7 @@ def to_position(carry: Carry, record: dict[str, Any], layout: MetricLayout) -> P
         interval=_totals_from_plain(record["interval"], layout),
         epoch_totals=_totals_from_plain(record["epoch_totals"], layout),
         best={name: _read_all(values) for name, values in record["best"].items()},
-        loader_position=decode_position(record["loaders"]["train"]),
+        loader_position=decode_position(own_loaders(record).get("train")),
         is_restored=True,
     )
 
@@ -125,6 +128,20 @@ def loader_position(batches: Any) -> Any:
         return None
     state = batches.get_state()
     return {"bytes": base64.b64encode(state).decode()} if isinstance(state, bytes) else {"plain": state}
+
+
+def own_loaders(record: dict[str, Any]) -> dict[str, Any]:
+    """The saved positions of this process's loaders; none where another number of processes has saved them."""
+    by_process = record.get("loaders_by_process", [record["loaders"]])
+    if len(by_process) == jax.process_count():
+        return by_process[jax.process_index()]
+    if any(position is not None for loaders in by_process for position in loaders.values()):
+        LOGGER.warning(
+            "the checkpoint was saved by %d processes, and there are %d: the positions of their loaders do not fit",
+            len(by_process),
+            jax.process_count(),
+        )
+    return {}
 
 
 def decode_position(saved: Any) -> Any:

@@ -15,12 +15,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trackside.metrics import MetricLayout, MetricRecorder, Metrics, StepMetric, split_log_modes
 from trackside.trainer.config import TrainerConfig
 from trackside.trainer.gradients import LossEvaluator, compute_gradients
-from trackside.trainer.sharding import replicated, use_mesh_in_trace
+from trackside.trainer.sharding import batch_axes, replicated, use_mesh_in_trace
 from trackside.trainer.state import Carry, TrainState, to_carry, typed_key
 
 SKIPPED = "skipped"
@@ -174,13 +174,14 @@ class StepCompiler:
         return self._jit_on_pruned(eval_call, (replicated(self.mesh), batch_shardings), replicated(self.mesh))
 
     def compile_predict(self, predict: Callable, batch_shardings: Any) -> Callable:
-        """`call(carry, batch) -> outputs`."""
+        """`call(carry, batch) -> outputs`. Of several processes, each holds the outputs for its own examples."""
 
         def predict_call(carry: Carry, batch: Any) -> Any:
             with use_mesh_in_trace(self.mesh):
                 return predict(self.view(carry), batch)
 
-        return self._jit_on_pruned(predict_call, (batch_shardings,), None)
+        by_examples = NamedSharding(self.mesh, PartitionSpec(batch_axes(self.mesh)))
+        return self._jit_on_pruned(predict_call, (batch_shardings,), by_examples if jax.process_count() > 1 else None)
 
     def _jit_on_pruned(self, call: Callable, in_shardings: tuple, out_shardings: Any) -> Callable:
         if self.debug:

@@ -22,9 +22,10 @@ from trackside.trainer.hooks import Hooks
 from trackside.trainer.interrupts import Interrupts
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.meter import StepMeter
+from trackside.trainer.processes import check_same
 from trackside.trainer.progress import ProgressBar
 from trackside.trainer.run_lock import RunLock
-from trackside.trainer.setup import Loaders
+from trackside.trainer.setup import Loaders, runs_here
 from trackside.trainer.sharding import replicated
 from trackside.trainer.watchdog import Watchdog
 
@@ -102,6 +103,8 @@ class TrainerModule(EvaluatedModel):
         self, goal: Goal, train_loader: Iterable, val_loader: Loaders | None, test_loader: Loaders | None
     ) -> dict[str, dict[str, float]]:
         self._check_trainable()
+        passed_once = None if goal.loader_goes_on else train_loader
+        _check_same_lengths({"train_loader": passed_once, "val_loader": val_loader, "test_loader": test_loader})
         self.set_dataset(DataloaderModule(train_loader, val_loader, test_loader))
         self.resume()
         loop = self._loop = self._build_loop(train_loader, val_loader, goal)
@@ -114,6 +117,7 @@ class TrainerModule(EvaluatedModel):
             if val_loader is not None and not goal.is_reached(self._position):
                 self.test_eval_function(val_loader)
             with Interrupts(lambda: loop.request_stop("interrupted")) as interrupts, self._watchdog():
+                loop.look_after_step = interrupts.look_after_step
                 loop.run()
             if loop.status == "interrupted":
                 self._save_interrupted()
@@ -163,8 +167,7 @@ class TrainerModule(EvaluatedModel):
         if num_epochs is None and num_train_steps is None:
             num_epochs = 1
         before = self.callbacks
-        is_main = jax.process_index() == 0
-        added = [callback for callback in callbacks if is_main or not callback.config.main_process_only]
+        added = [callback for callback in callbacks if runs_here(callback.config)]
         for callback in added:
             callback.bind(self)
         self.callbacks = CallbackList([*before, *added])
@@ -280,6 +283,16 @@ class TrainerModule(EvaluatedModel):
         for name, loader in (("train", train_loader), ("val", val_loader), ("test", test_loader)):
             LOGGER.info("%s data: %s", name, summary.describe_loader(loader))
         LOGGER.info("%s parameters, mesh %s", f"{self.get_num_params():,}", dict(self.mesh.shape))
+
+
+def _check_same_lengths(loaders: dict[str, Loaders | None]) -> None:
+    """Raise on every process if the loaders of one have more batches than those of another, as far as they know."""
+    flat = {
+        f"{name}, batches" + (f" of {key!r}" if key else ""): loader_length(one)
+        for name, loader in loaders.items()
+        for key, one in (loader.items() if isinstance(loader, dict) else [("", loader)])
+    }
+    check_same(flat, "let the longer ones drop their last batches, or set steps_per_epoch for training")
 
 
 def _count(number: int | None, noun: str) -> str:

@@ -1,0 +1,226 @@
+"""Trainings by several processes: `python -m tests.trainer.process_script SCENARIO FOLDER NUM INDEX PORT DEVICES`.
+
+Each of the NUM processes has DEVICES devices and its own rows of every batch. What came out is the last line that it
+prints, as JSON. One process without the others takes all rows, which is what the others are compared with.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from tests.trainer.tiny import make_batch, make_loader, make_trainer
+from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, EarlyStoppingConfig
+from trackside.errors import TracksideError
+from trackside.logger import LoggerConfig
+from trackside.trainer import Batch, ParallelConfig
+
+NUM_STEPS = 20
+SPLIT = ParallelConfig(data_axis_size=-1, fsdp_axis_size=2, fsdp_min_weight_size=4)
+
+
+def part_of(batch: Batch) -> Batch:
+    """The rows of this process."""
+    size = len(batch.inputs) // jax.process_count()
+    return batch[jax.process_index() * size : (jax.process_index() + 1) * size]
+
+
+def loader(num_batches: int, seed: int = 0, size: int = 8) -> list[Batch]:
+    return [part_of(batch) for batch in make_loader(num_batches, size, seed)]
+
+
+class Placed(list[Batch]):
+    """A loader whose iterator has a position, which is of use to its own process only."""
+
+    def __iter__(self) -> "PlacedIterator":
+        return PlacedIterator(list(super().__iter__()))
+
+
+class PlacedIterator:
+    def __init__(self, batches: list[Batch]):
+        self.batches = batches
+        self.next_index = 0
+
+    def __iter__(self) -> "PlacedIterator":
+        return self
+
+    def __next__(self) -> Batch:
+        if self.next_index == len(self.batches):
+            raise StopIteration
+        self.next_index += 1
+        return self.batches[self.next_index - 1]
+
+    def get_state(self) -> dict[str, int]:
+        return {"process": jax.process_index(), "next_index": self.next_index}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        assert state["process"] == jax.process_index()
+        self.next_index = state["next_index"]
+
+
+@dataclass
+class DisturbanceConfig(CallbackConfig):
+    """What happens to one of the processes after a step: a signal, or with 0 an error."""
+
+    process: int = 0
+    signal: int = 0
+    at_step: int = 0
+
+    def create(self, trainer: Any, data_module: Any = None) -> "Disturbance":
+        return Disturbance(self, trainer, data_module)
+
+
+class Disturbance(Callback):
+    config: DisturbanceConfig
+
+    def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        config = self.config
+        if step_idx == config.at_step and config.process in (-1, jax.process_index()):
+            if not config.signal:
+                raise RuntimeError("failed as it was told to")
+            os.kill(os.getpid(), config.signal)
+
+
+def build(folder: Path, name: str, *callbacks: CallbackConfig, **config: Any) -> Any:
+    return make_trainer(
+        **{
+            "batch": part_of(make_batch(8)),
+            "parallel": ParallelConfig(),
+            "logger": LoggerConfig(log_path=folder / name, log_every_n_steps=1),
+            "callbacks": list(callbacks),
+            "optimizer": "adam",
+            "lr": 0.05,
+            **config,
+        }
+    )
+
+
+def outcome(trainer: Any, results: Any = None) -> dict[str, Any]:
+    """Everything that has to be the same on all processes."""
+    gathered = multihost_utils.process_allgather(trainer.state.params, tiled=True)
+    leaves = [np.asarray(leaf).ravel().tolist() for leaf in jax.tree.leaves(gathered)]
+    return {"params": leaves, "step": trainer.global_step, "status": trainer.status, "results": results}
+
+
+def train(trainer: Any, num_steps: int = NUM_STEPS, **loaders: Any) -> dict[str, Any]:
+    """Train in epochs of ten steps, with validation and test."""
+    loaders = {"train_loader": loader(10), "val_loader": loader(2, 50), "test_loader": loader(1, 90), **loaders}
+    return outcome(trainer, trainer.train_model(**loaders, num_train_steps=num_steps))
+
+
+def together(folder: Path) -> dict[str, Any]:
+    """Nothing goes wrong: data parallel, split parameters, a resumed training, decisions to stop."""
+    best = CheckpointConfig(monitor="val_loss", every_n_steps=4, save_top_k=2)
+    split = build(folder, "fsdp", best, parallel=SPLIT)
+    found = {"dp": train(build(folder, "dp", best)), "fsdp": train(split)}
+    found["fsdp"]["predicted"] = split.predict(loader(2, 50)).ravel().tolist()
+    split.export_params(folder / "params.safetensors")
+    train(build(folder, "resumed", best, parallel=SPLIT), 12, train_loader=Placed(loader(10)))
+    resumed = build(folder, "resumed", best, parallel=SPLIT, resume="must")
+    found["resumed"] = train(resumed, train_loader=Placed(loader(10)))
+    early = EarlyStoppingConfig(monitor="val_loss", stopping_threshold=1e6)
+    found["early"] = train(build(folder, "early", early))
+    return found
+
+
+def failure(train_it: Callable[[], Any]) -> str:
+    try:
+        train_it()
+    except TracksideError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def refused(folder: Path) -> dict[str, Any]:
+    """Data that do not go together, a folder in use, a batch that is not finite, a clock that is ahead."""
+    index = jax.process_index()
+    found: dict[str, Any] = {
+        "longer": failure(lambda: build(folder, "longer").train_model(loader(10 + index), num_epochs=1)),
+        "larger": failure(lambda: build(folder, "larger").eval_model(loader(1, size=8 + 8 * index), "val", 0)),
+        "unequal": failure(lambda: build(folder, "unequal").train_model(loader(2, size=8 + 8 * index), num_epochs=1)),
+        "smaller_later": failure(
+            lambda: build(folder, "smaller").train_model([*loader(2), *loader(1, size=4)], num_epochs=1)
+        ),
+        "ragged": failure(lambda: build(folder, "ragged").train_model(loader(2, size=2), num_epochs=1)),
+        "ragged_later": failure(lambda: build(folder, "later").eval_model([*loader(2), *loader(1, size=2)], "val", 0)),
+        "alone": failure(lambda: build(folder, "alone", CheckpointConfig(main_process_only=True))),
+    }
+    train(build(folder, "kept", CheckpointConfig()), 10)
+    found["kept"] = failure(lambda: train(build(folder, "kept", CheckpointConfig()), 10))
+    bad = loader(10)
+    if index == 1:
+        bad[6] = Batch(bad[6].inputs * np.nan, bad[6].targets)
+    trainer = build(folder, "nan")
+    trainer.train_model(bad, num_train_steps=NUM_STEPS)
+    found["nan"] = [trainer.status, trainer.global_step]
+    minutes = CheckpointConfig(every_n_epochs=-1, every_n_minutes=1e6 if index else 1e-6, save_top_k=-1)
+    train(build(folder, "minutes", minutes), 40)
+    return found
+
+
+def wide(folder: Path) -> dict[str, Any]:
+    """A training on more devices than processes, with batches of one row per device."""
+    small = {"train_loader": loader(10, size=4), "val_loader": loader(2, 50, size=4), "test_loader": None}
+    return {"dp": train(build(folder, "wide", CheckpointConfig(), batch=part_of(make_batch(4))), **small)}
+
+
+def terminated(folder: Path) -> dict[str, Any]:
+    """One process gets a SIGTERM."""
+    disturbance = DisturbanceConfig(process=1, signal=signal.SIGTERM, at_step=7)
+    trainer = build(folder, "terminated", CheckpointConfig(), disturbance)
+    try:
+        return train(trainer)
+    except SystemExit as stop:
+        return {**outcome(trainer), "code": stop.code}
+
+
+def killed(folder: Path) -> dict[str, Any]:
+    """One process is killed."""
+    return disturbed(folder, "killed", DisturbanceConfig(process=1, signal=signal.SIGKILL, at_step=13))
+
+
+def all_killed(folder: Path) -> dict[str, Any]:
+    """Both are killed."""
+    return disturbed(folder, "all_killed", DisturbanceConfig(process=-1, signal=signal.SIGKILL, at_step=13))
+
+
+def failed(folder: Path) -> dict[str, Any]:
+    """One process has an error."""
+    return disturbed(folder, "failed", DisturbanceConfig(process=1, at_step=13))
+
+
+def disturbed(folder: Path, name: str, disturbance: DisturbanceConfig) -> dict[str, Any]:
+    return train(build(folder, name, CheckpointConfig(every_n_steps=4), disturbance))
+
+
+def continued(folder: Path) -> dict[str, Any]:
+    """All trainings that were disturbed go on."""
+    names = ("terminated", "killed", "all_killed", "failed")
+    return {name: train(build(folder, name, CheckpointConfig(), resume="must")) for name in names}
+
+
+SCENARIOS = {one.__name__: one for one in (together, refused, wide, terminated, killed, all_killed, failed, continued)}
+
+
+def main() -> None:
+    scenario, folder = sys.argv[1], Path(sys.argv[2])
+    num_processes, index, port, num_devices = (int(argument) for argument in sys.argv[3:7])
+    jax.config.update("jax_num_cpu_devices", num_devices)
+    if num_processes > 1:
+        jax.distributed.initialize(
+            f"127.0.0.1:{port}", num_processes, index, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10
+        )
+    found = SCENARIOS[scenario](folder)
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
