@@ -91,8 +91,8 @@ class TrainingProfiler(SpanTimers):
     def get_summary(self) -> dict[str, OperationSummary]:
         """What each operation took, in seconds, by name.
 
-        Wrapped calls whose arrays are not there yet are not in it; `wait` waits for them. Operations that have to be
-        sampled are in it once they were.
+        Wrapped calls whose arrays are not there yet are not in it, nor are some short ones of the last hundredth of a
+        second; `wait` waits for them. Operations that have to be sampled are in it once they were.
         """
         wall_s = self._now() - self._started_s
         summary: dict[str, OperationSummary] = {}
