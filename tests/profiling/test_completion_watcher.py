@@ -93,6 +93,17 @@ def test_calls_whose_arrays_were_given_away_share_the_time(watcher, clock):
     assert seconds_of(watcher, calls) == [2.0, 2.0, 2.0]
 
 
+def test_a_call_of_which_nothing_is_left_is_not_over_because_nothing_follows(watcher, clock):
+    """A long step that gave all away may still be computing: it counts when somebody waits, or with the next one."""
+    taken = Taken()
+    watcher.watch(Call(0.0, 0.1, [DonatedArray()], taken.record, CallSeries()))
+    time.sleep(5 * PAUSE_S)
+    assert taken == []
+    clock.advance(2.0)
+    assert watcher.wait(10)
+    assert taken == [2.0]
+
+
 def test_one_array_that_is_left_is_enough(watcher, clock):
     """Where only some were given away, the others tell."""
     assert seconds_of(watcher, [(0.0, 0.1, [DonatedArray(), Array(clock, 3.0)])]) == [3.0]

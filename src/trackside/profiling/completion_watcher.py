@@ -117,11 +117,11 @@ class CompletionWatcher:
         self._account.close(self._now())
 
     def _take(self) -> _Item:
-        """The next item. Calls that were left open are recorded before a longer wait for it."""
+        """The next item. Calls that are complete are recorded before a longer wait for it."""
         if self._held is not None:
             item, self._held = self._held, None
             return item
-        if self._account.has_open:
+        if self._account.has_complete:
             try:
                 return self._items.get(timeout=PAUSE_S)
             except queue.Empty:

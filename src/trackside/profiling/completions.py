@@ -86,9 +86,9 @@ class CompletionAccount:
         """Calls that had returned by then are not recorded."""
 
     @property
-    def has_open(self) -> bool:
-        """Whether there are calls that are not recorded yet."""
-        return bool(self._open)
+    def has_complete(self) -> bool:
+        """Whether there are calls that are known to be complete, and not recorded yet."""
+        return bool(self._open) and self._are_complete
 
     def add_seen(self, calls: Sequence[Call], completed_s: float, is_typical: bool = True) -> None:
         """Record calls, with those that are open: the last was seen to be complete at a time.
