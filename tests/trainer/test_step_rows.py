@@ -23,6 +23,7 @@ class LogsToo(Callback):
 def test_rows_come_in_the_order_of_their_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of steps, of callbacks, of captures and about time are logged with steps that never go backwards."""
     monkeypatch.setattr(meter, "LOG_EVERY_S", 0.001)
+    monkeypatch.setattr(meter, "LOG_SHARE", 1.0)
     trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path / "run"))
     profiler = JAXProfiler(ProfilingConfig(str(tmp_path / "profiles"), 10, 20))
     trainer.fit(make_loader(NUM_STEPS), make_loader(1), callbacks=[LogsToo(CallbackConfig()), profiler])

@@ -18,7 +18,9 @@ from trackside.trainer.run_events import RunEvents
 
 MAX_UNACCOUNTED_CALLS = 32
 LOG_EVERY_S = 0.1
-"""Rows of time are not closer to each other: one takes about 0.3 ms, as much as several very short steps."""
+"""Rows of time are not closer to each other: one takes 0.3 ms or more, as much as several very short steps."""
+LOG_SHARE = 0.003
+"""Nor do they take a larger share of the time, whatever the logger's tools do with them."""
 SAVE_EVERY_S = 10.0
 
 
@@ -61,7 +63,8 @@ class StepMeter:
         self._tokens_per_sample = 0
         ledger.before_switch = self.account
         self._logged = ledger.totals()
-        self._logged_s = self._saved_s = clock.now()
+        self._saved_s = clock.now()
+        self._next_row_s = self._saved_s + LOG_EVERY_S
 
     def account(self) -> None:
         """Account for the calls in `calls`: done for several at once, which costs less than for one by one."""
@@ -102,19 +105,22 @@ class StepMeter:
 
     def log_if_due(self, step: int) -> None:
         """Log where the time since the last row went, unless that was just now."""
-        if self._now() - self._logged_s >= LOG_EVERY_S:
+        if self._now() >= self._next_row_s:
             self.log(step)
 
     def log(self, step: int) -> None:
         """Log where the time since the last row went."""
+        began_s = self._now()
         with self.ledger.spend(LOGGING):
             totals = self.totals()
-            recent, self._logged, self._logged_s = totals.since(self._logged), totals, self._now()
+            recent, self._logged = totals.since(self._logged), totals
             if recent.num_steps > 0:
                 self._time.in_steps_s = totals.in_steps_s
                 goodput = self._time.goodput(self._timestamp())
                 self._logger.log_host_metrics(time_row(recent, goodput), step, mode="time")
-            if self._logged_s - self._saved_s >= SAVE_EVERY_S:
+            ended_s = self._now()
+            self._next_row_s = ended_s + max(LOG_EVERY_S, (ended_s - began_s) / LOG_SHARE)
+            if ended_s - self._saved_s >= SAVE_EVERY_S:
                 self.save(step)
                 self._events.warn_if_severe(self.step_times.median_s())
 
