@@ -153,8 +153,8 @@ def measure_share():
 def test_the_share_is_near_that_of_a_loss_timed_by_itself():
     """Two of at most eight trainings are within 15 % of an independently timed loss.
 
-    Other programs on the core may disturb one of the two figures, and not the other. On one core: on several, XLA runs parts of the update beside the gradient,
-    and neither takes a time of its own.
+    Other programs on the core may disturb one of the two figures, and not the other. It is one core because on several,
+    XLA runs parts of the update beside the gradient, and neither takes a time of its own.
     """
     ratios = []
     while sum(is_near(ratio) for ratio in ratios) < 2:
