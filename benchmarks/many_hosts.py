@@ -14,7 +14,8 @@ import numpy as np
 
 from benchmarks.fresh_process import measure
 from trackside.clock import ManualClock
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
+from trackside.run_layout import event_file_name
 
 NUM_STEPS = 10_000
 LOG_EVERY = 10

@@ -11,7 +11,8 @@ import numpy as np
 
 from benchmarks.fresh_process import measure
 from trackside.clock import ManualClock
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
+from trackside.run_layout import event_file_name
 
 NUM_ROUNDS = 3
 NUM_METRICS = 30

@@ -13,13 +13,8 @@ import pytest
 
 from trackside.clock import ManualClock
 from trackside.errors import EventFileError
-from trackside.events import (
-    FORMAT_VERSION,
-    EventWriter,
-    NullEventWriter,
-    event_file_name,
-    read_events,
-)
+from trackside.events import FORMAT_VERSION, EventWriter, NullEventWriter, read_events
+from trackside.run_layout import event_file_name
 
 
 @pytest.fixture

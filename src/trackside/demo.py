@@ -24,11 +24,11 @@ from trackside.callbacks import JaxProfilerConfig
 from trackside.compare import compare_runs
 from trackside.config import apply_overrides
 from trackside.errors import ConfigError
-from trackside.events import event_file_name
 from trackside.findings import render_findings
 from trackside.logger import FileLoggerConfig, LoggerConfig, TensorBoardLoggerConfig
 from trackside.optional import require
 from trackside.report.html import write_html_report
+from trackside.run_layout import event_file_name
 from trackside.runs import open_run
 from trackside.trainer import (
     Batch,

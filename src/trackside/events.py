@@ -17,6 +17,7 @@ import msgspec
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import EventFileError
+from trackside.run_layout import event_file_name
 
 LOGGER = logging.getLogger(__name__)
 
@@ -24,11 +25,6 @@ FORMAT_VERSION = 1
 
 # JSON has no word for these; a metrics row spells them as strings.
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
-
-def event_file_name(process_index: int) -> str:
-    """The name of the event file that a process writes, inside the directory of its run."""
-    return f"events-{process_index:05d}.jsonl"
 
 
 class _MetricsRow(msgspec.Struct, tag_field="kind", tag="metrics", gc=False):

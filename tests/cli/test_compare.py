@@ -8,7 +8,8 @@ import pytest
 
 from tests.cli.tiny_run import call
 from trackside import cli
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
+from trackside.run_layout import event_file_name
 
 
 def write_run(path: Path, step_time_s: float) -> Path:

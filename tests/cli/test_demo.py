@@ -7,7 +7,8 @@ import pytest
 from trackside import cli
 from trackside.demo import remove_earlier_run
 from trackside.errors import ConfigError
-from trackside.events import event_file_name, read_events
+from trackside.events import read_events
+from trackside.run_layout import event_file_name
 
 
 @pytest.mark.slow

@@ -11,8 +11,9 @@ import pytest
 from trackside import cli
 from trackside.cli import run_glance
 from trackside.cli.run_glance import glance_at
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
 from trackside.report import summarise_run
+from trackside.run_layout import event_file_name
 from trackside.runs import open_run
 from trackside.trainer.run_lock import RunLock
 

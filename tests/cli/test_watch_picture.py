@@ -7,7 +7,8 @@ import pytest
 
 from trackside.cli.watch_picture import find_series, recent_ledger, render_line, render_picture, steps_per_second
 from trackside.clock import ManualClock
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
+from trackside.run_layout import event_file_name
 from trackside.runs import open_run
 from trackside.trainer.run_lock import RunLock
 

@@ -14,8 +14,8 @@ from trackside.compare import Cause, compare_runs
 from trackside.compare.run_causes import run_causes
 from trackside.compare.sides import Side
 from trackside.compare.step_time import StepSeries
-from trackside.events import event_file_name
 from trackside.profiling.ledger import LedgerTotals
+from trackside.run_layout import event_file_name
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 

@@ -11,7 +11,7 @@ from tests.compare.written_runs import STEP_S, write_run
 from trackside.compare import Cause, Comparison, Difference, compare_runs
 from trackside.compare.comparison import parse_share
 from trackside.errors import ConfigError
-from trackside.events import event_file_name
+from trackside.run_layout import event_file_name
 from trackside.runs import RunError, open_run
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from tests.compare.written_runs import write_run
 from trackside.compare.sides import read_side, read_sides
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
+from trackside.run_layout import event_file_name
 
 STEP_S = 5e-3
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
+from trackside.run_layout import event_file_name
 
 STEP_S = 2e-3
 

@@ -22,11 +22,12 @@ from trackside.callbacks import (
     MemoryProfiler,
     ProfilingConfig,
 )
-from trackside.events import event_file_name, read_events
+from trackside.events import read_events
 from trackside.findings import Finding, RunFacts, capture_rules, compile_rules, facts_from_events, find, loop_rules
 from trackside.logger import LoggerConfig
 from trackside.profiling import TrainingProfiler
 from trackside.profiling.capture import start_capture
+from trackside.run_layout import event_file_name
 from trackside.trainer import (
     Batch,
     ModelConfig,

@@ -1,28 +1,7 @@
 """The ledger as text: figures that people can read."""
 
-import pytest
-
 from trackside.profiling.ledger import LedgerTotals
-from trackside.profiling.ledger_text import render_ledger, three_digits
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [
-        (0.0, "0"),
-        (0.12345, "0.123"),
-        (81.06, "81.1"),
-        (999.4, "999"),
-        (999.6, "1,000"),
-        (4127.0, "4,130"),
-        (4127, "4,130"),
-        (1.234e7, "12,300,000"),
-        (-4127.0, "-4,130"),
-    ],
-)
-def test_numbers_have_three_digits_and_no_exponent(number: float, expected: str) -> None:
-    """Large numbers are told in thousands, as people write them."""
-    assert three_digits(number) == expected
+from trackside.profiling.ledger_text import render_ledger
 
 
 def test_throughput_is_told_without_exponents() -> None:

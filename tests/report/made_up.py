@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
 from trackside.profiling.ledger import LedgerTotals
+from trackside.run_layout import event_file_name
 
 
 def write_run(folder: Path, text: str, num_rows: int = 40) -> Path:

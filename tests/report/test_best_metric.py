@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
 from trackside.report.best_metric import BestMetric, Monitored, best_metric, best_of, choose_metric
+from trackside.run_layout import event_file_name
 from trackside.runs import Run, open_run
 
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from tests.cli.tiny_run import NUM_EPOCHS, STEPS_PER_EPOCH, train_run
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
 from trackside.report import RunSummary, summarise_run
 from trackside.report.compile_summary import summarise_compiles
 from trackside.report.memory_summary import summarise_memory
 from trackside.report.scope_summary import summarise_scopes
 from trackside.report.step_time import summarise_step_times
+from trackside.run_layout import event_file_name
 from trackside.runs import StepTimes, open_run
 
 DOCUMENTATION = Path(__file__).parent.parent.parent / "docs" / "report.md"

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from trackside.clock import ManualClock
-from trackside.events import EventWriter, event_file_name
+from trackside.events import EventWriter
 from trackside.profiling.ledger import LedgerTotals
+from trackside.run_layout import event_file_name
 
 
 class WrittenRun:

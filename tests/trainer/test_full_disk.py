@@ -20,8 +20,9 @@ import pytest
 from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig
 from trackside.errors import CheckpointError, ConfigError, TracksideError
-from trackside.events import event_file_name, read_events
+from trackside.events import read_events
 from trackside.logger import FileLoggerConfig, LoggerConfig
+from trackside.run_layout import event_file_name
 from trackside.schedule import At
 from trackside.trainer.checkpoint import CheckpointStore
 

@@ -22,8 +22,9 @@ from tests.logger.test_wandb import read_records
 from tests.trainer.survival_script import NUM_EPOCHS, SAVED_EVERY, STEPS_PER_EPOCH
 from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, EarlyStoppingConfig, EMAConfig
-from trackside.events import event_file_name, read_events
+from trackside.events import read_events
 from trackside.logger import LoggerConfig
+from trackside.run_layout import event_file_name
 from trackside.trainer import Batch
 from trackside.trainer.checkpoint import CheckpointStore
 

@@ -17,7 +17,8 @@ import pytest
 
 from tests.trainer.process_script import build, outcome
 from tests.trainer.tiny import rows_of
-from trackside.events import event_file_name, read_events
+from trackside.events import read_events
+from trackside.run_layout import event_file_name
 from trackside.runs import open_run
 from trackside.trainer import ParallelConfig
 from trackside.trainer.checkpoint import CheckpointStore

@@ -8,7 +8,8 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from trackside.events import event_file_name, read_events
+from trackside.events import read_events
+from trackside.run_layout import event_file_name
 from trackside.trainer import (
     Batch,
     ModelConfig,

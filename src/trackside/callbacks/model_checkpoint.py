@@ -13,6 +13,7 @@ from trackside.callbacks.base import Callback, CallbackConfig
 from trackside.callbacks.monitor import Mode, Monitor, check_mode, find_metric
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
+from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import Every
 
 LOOK_EVERY_N_STEPS = 16
@@ -95,7 +96,7 @@ class ModelCheckpoint(Callback):
         if self.config.dirpath is not None:
             return Path(self.config.dirpath)
         log_path = self.trainer.logger.log_path if self.trainer is not None else None
-        return None if log_path is None else Path(log_path) / "checkpoints"
+        return None if log_path is None else Path(log_path) / CHECKPOINTS_FOLDER
 
     def on_training_start(self) -> None:
         """Start counting the minutes."""

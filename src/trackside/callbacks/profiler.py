@@ -21,12 +21,11 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
 from trackside.profiling.capture import Capture, start_capture
 from trackside.profiling.errors import CaptureError
+from trackside.run_layout import CAPTURE_REQUEST_FILE_NAME
 from trackside.schedule import NEVER
 
 LOGGER = logging.getLogger(__name__)
 
-ON_DEMAND_FILE = "capture.now"
-"""Touched in the run's folder, it asks for a capture."""
 LOOK_TOGETHER_EVERY_N_STEPS = 64
 """How often several processes agree on whether to capture."""
 
@@ -222,7 +221,7 @@ class CaptureCallback(Callback):
             self.trainer.calibrate_peak()
         if self.config.on_demand and jax.process_index() == 0:
             run = self.trainer.logger.log_path
-            self._on_demand = OnDemand(None if run is None else pathlib.Path(run) / ON_DEMAND_FILE)
+            self._on_demand = OnDemand(None if run is None else pathlib.Path(run) / CAPTURE_REQUEST_FILE_NAME)
             self._on_demand.listen()
 
     def on_training_epoch_start(self, epoch_idx: int) -> None:

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from trackside.findings.wording import num_bytes
 from trackside.logger.environment import git_state
 from trackside.logger.redact import REDACTED, is_secret_name, redact
 from trackside.optional import EXTRAS
+from trackside.text import num_bytes
 
 PACKAGES = ("trackside", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "msgspec", "rich")
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "jax-rocm7-plugin", "libtpu", "jax-metal")

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import msgspec
 
-from trackside.findings.wording import num_bytes, percent
+from trackside.text import num_bytes, percent
 from trackside.trace import analyse_trace
 
 NUM_STEPS = 5

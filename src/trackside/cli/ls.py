@@ -67,10 +67,10 @@ def _table(directory: Path, glances: "list[Glance]", width: int) -> Text:
 
 
 def _row(directory: Path, glance: "Glance", name_width: int) -> Text:
-    from trackside.profiling.ledger_text import three_digits
     from trackside.report.moments import moment
     from trackside.report.terminal import BAD_STYLE, STATUS_STYLES
     from trackside.report.text_lines import fit, fit_tail
+    from trackside.text import three_digits
 
     speed = "" if glance.steps_per_second is None else three_digits(glance.steps_per_second)
     best = "" if glance.best is None else f"{glance.best.label} {glance.best.value:.4g}"

@@ -9,13 +9,13 @@ from rich.text import Text
 from trackside.cli.sparkline import sparkline
 from trackside.findings import Finding
 from trackside.profiling.ledger import CALLBACK, LedgerTotals
-from trackside.profiling.ledger_text import three_digits
 from trackside.report.best_metric import choose_metric
 from trackside.report.ledger_bar import render_bar
 from trackside.report.moments import duration
 from trackside.report.terminal import BAD_STYLE, STATUS_STYLES
 from trackside.report.text_lines import fit, join, labelled, printable, wrap
 from trackside.runs import MetricTable, Run
+from trackside.text import three_digits
 
 RECENT_S = 60.0
 """The stretch that the bar and the speed are of, as long as the run goes on."""

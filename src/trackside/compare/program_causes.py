@@ -7,7 +7,7 @@ from trackside.compare.cause import Cause
 from trackside.compare.program import Operation, Outline, outline_of
 from trackside.compare.sides import Side
 from trackside.compare.traced_steps import TracedSteps
-from trackside.findings.wording import count, percent, seconds
+from trackside.text import count, percent, seconds
 from trackside.trace.tables import NO_SCOPE
 
 MIN_TYPE_SHARE = 0.1

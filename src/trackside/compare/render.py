@@ -9,8 +9,8 @@ from rich.text import Text
 
 from trackside.compare.comparison import Comparison
 from trackside.compare.difference import Difference
-from trackside.findings.wording import count, num_bytes, percent, seconds, without_controls
 from trackside.profiling.ledger_text import part_name
+from trackside.text import count, num_bytes, percent, seconds, without_controls
 
 _STYLES = {"slower": "bold red", "faster": "bold green", "no difference": "bold", "cannot tell": "bold yellow"}
 _NUM_CAUSES = 8

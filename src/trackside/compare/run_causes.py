@@ -7,7 +7,7 @@ from typing import Any
 from trackside.compare.cause import Cause
 from trackside.compare.sides import Side
 from trackside.findings.compile_rules import compile_time_s
-from trackside.findings.wording import count
+from trackside.text import count
 
 MIN_BATCH_CHANGE = 0.01
 # Where a run is written to and what it is called has no part in how fast it is.

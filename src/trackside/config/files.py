@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from trackside.config.parse import ParseOptions, parse
 from trackside.config.wording import listed, shown
 from trackside.config.yaml_text import dump_yaml, load_yaml
 from trackside.errors import ConfigError
+from trackside.files import write_atomically
 
 T = TypeVar("T")
 
@@ -94,21 +94,3 @@ def _by_suffix(table: Mapping[str, T], path: pathlib.Path) -> T:
     if path.suffix.lower() not in table:
         raise ConfigError(f"{path}: configs are files that end in {listed(table)}, not {path.suffix!r}")
     return table[path.suffix.lower()]
-
-
-def write_atomically(path: pathlib.Path, text: str) -> None:
-    """Write a file so that a reader finds the old one or the new one, never half of it. Its folder is made if need be.
-
-    Raises:
-        OSError: It cannot be written; the old one is still there.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ import numpy as np
 from trackside.decoding.r2 import R2, r2_score
 from trackside.decoding.wandb_run import WandBRun
 from trackside.errors import ConfigError
+from trackside.files import replacing
 from trackside.findings import RunFacts, find, render_findings
 from trackside.logger import Logger, LoggerConfig
 from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
@@ -176,10 +177,9 @@ class TrainingRecord:
         if self.directory is None:
             return
         path = self.directory / self.best_name
-        temporary = path.with_name(f".{path.name}.tmp")
         try:
-            save(temporary)
-            os.replace(temporary, path)
+            with replacing(path) as temporary:
+                save(temporary)
         except OSError as error:
             LOGGER.error("the best model could not be written to %s: %s", path, error)
             return

@@ -4,7 +4,7 @@ from typing import Any
 
 from trackside.findings.facts import RunFacts
 from trackside.findings.finding import Finding
-from trackside.findings.wording import percent
+from trackside.text import percent
 
 MIN_CAPTURED_STEPS = 5
 """Shares of single steps vary by a third."""

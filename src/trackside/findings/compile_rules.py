@@ -7,8 +7,8 @@ from typing import Any
 
 from trackside.findings.facts import RunFacts
 from trackside.findings.finding import Finding
-from trackside.findings.wording import count, percent, seconds
 from trackside.profiling.ledger import COMPILE
+from trackside.text import count, percent, seconds
 
 MIN_RECOMPILES = 2
 """One may be a warm-up: an array that is committed from the second step on, say."""

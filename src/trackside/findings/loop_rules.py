@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from trackside.findings.facts import RunFacts
 from trackside.findings.finding import Finding, Severity
-from trackside.findings.wording import percent, seconds
 from trackside.profiling.ledger import (
     CALLBACK,
     CHECKPOINTING,
@@ -24,6 +23,7 @@ from trackside.profiling.ledger import (
     VALIDATION,
     LedgerTotals,
 )
+from trackside.text import percent, seconds
 
 # Fewer steps, or less time, are a trial run: its shares say nothing of a real one.
 MIN_STEPS = 20

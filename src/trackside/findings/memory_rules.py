@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trackside.findings.facts import RunFacts
 from trackside.findings.finding import Finding
-from trackside.findings.wording import num_bytes
+from trackside.text import num_bytes
 
 SEVERE_BYTES_PER_STEP = 1 << 20
 """A gigabyte in a thousand steps ends most runs before they are done."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from trackside.findings.finding import SEVERITIES, Finding
-from trackside.findings.wording import count, evidence_value
+from trackside.text import count, evidence_value
 
 _STYLES = {"severe": "bold red", "warning": "yellow", "info": "cyan"}
 _MARGIN = " " * 9

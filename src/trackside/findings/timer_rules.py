@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trackside.findings.facts import RunFacts
 from trackside.findings.finding import Finding
-from trackside.findings.wording import percent, seconds
+from trackside.text import percent, seconds
 
 DATA = "data_batch_production"
 LOSS = "loss_fn_computation"

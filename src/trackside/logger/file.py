@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from trackside.errors import ConfigError
+from trackside.files import write_atomically
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig, tool_directory
 
 if TYPE_CHECKING:
@@ -99,9 +100,7 @@ class _AppendFile:
 
     def replace(self, content: bytes) -> None:
         """Exchange the whole content; a kill leaves the old or the new one."""
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        temporary.write_bytes(content)
-        os.replace(temporary, self.path)
+        write_atomically(self.path, content)
         self.close()
         self._fd = self._open()
 

@@ -1,17 +1,16 @@
 """What a logger keeps in the directory of its run."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from trackside.clock import Clock
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
-from trackside.events import EventWriter, NullEventWriter, event_file_name
+from trackside.events import EventWriter, NullEventWriter
+from trackside.files import write_atomically
 from trackside.logger.console import LogOutput
-
-CONFIG_FILE_NAME = "config.json"
+from trackside.run_layout import CONFIG_FILE_NAME, event_file_name, log_file_name
 
 
 class RunDirectory:
@@ -51,20 +50,12 @@ class RunDirectory:
         """Write the configuration file; a kill leaves the old or the new one."""
         if self.path is None:
             return
-        path = self.path / CONFIG_FILE_NAME
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_atomically(self.path / CONFIG_FILE_NAME, json.dumps(config, indent=2, default=str) + "\n")
 
     def close(self) -> None:
         """Close the files and give the log records back to whom they belonged."""
         self.events.close()
         self._log_output.close()
-
-
-def log_file_name(name: str, process_index: int) -> str:
-    """The log file of a process: plain for the first, numbered for the others."""
-    return f"{name}.log" if process_index == 0 else f"{name}-{process_index:05d}.log"
 
 
 def to_plain_config(config: Any) -> Any:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trackside.errors import ConfigError
-from trackside.events import event_file_name
+from trackside.files import write_atomically
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig
 from trackside.logger.wandb_history import last_steps, rows_up_to
 from trackside.optional import require
+from trackside.run_layout import event_file_name
 
 if TYPE_CHECKING:
     from trackside.logger.logger import Logger
@@ -202,9 +203,7 @@ class WandBLogger(LoggerTool):
         if path.exists() and (run_id := path.read_text(encoding="utf-8").strip()):
             return run_id
         run_id = secrets.token_hex(4)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(run_id, encoding="utf-8")
-        os.replace(temporary, path)
+        write_atomically(path, run_id)
         return run_id
 
     def _settings(self) -> dict[str, Any]:

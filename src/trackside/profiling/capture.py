@@ -25,6 +25,7 @@ from typing import Any
 import jax
 
 from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.files import write_atomically
 from trackside.profiling.calibrate import model_flops_utilisation
 from trackside.profiling.errors import CaptureError
 from trackside.profiling.session import Session, start_session
@@ -183,13 +184,7 @@ class Capture:
         if not trace:
             raise CaptureError("JAX's profiler gave an empty trace; one of more than 2 GB comes out like that")
         self.result.size_bytes = len(trace)
-        path = self.result.directory / f"{host_name()}.xplane.pb"
-        temporary = path.with_name(f".{path.name}.tmp")
-        try:
-            temporary.write_bytes(trace)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_atomically(self.result.directory / f"{host_name()}.xplane.pb", trace)
 
     def _analyse(self, trace: bytes, context: CaptureContext) -> None:
         result = self.result

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from trackside.profiling.ledger import CALLBACK, LedgerTotals
+from trackside.text import three_digits
 
 _BAR_WIDTH = 24
 _MIN_SHARE = 0.0005
@@ -24,11 +25,6 @@ _NAMES = {
 def part_name(part: str) -> str:
     """A part as people call it."""
     return part.removeprefix(CALLBACK) if part.startswith(CALLBACK) else _NAMES.get(part, part)
-
-
-def three_digits(number: float) -> str:
-    """A number to three digits, without an exponent where it is large: `0.123`, `81.1`, `4,130`."""
-    return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
 
 
 def render_ledger(totals: LedgerTotals, notes: Sequence[str] = ()) -> str:

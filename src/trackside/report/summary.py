@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.config.files import write_atomically
+from trackside.files import write_atomically
 from trackside.findings import Finding
 from trackside.profiling.ledger import LedgerTotals
 from trackside.report.best_metric import BestMetric, best_metric

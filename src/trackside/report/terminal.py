@@ -6,7 +6,6 @@ from typing import Any
 from rich.text import Text
 
 from trackside.findings import render_findings
-from trackside.findings.wording import count, num_bytes, percent, seconds
 from trackside.profiling.ledger_text import part_name, render_ledger
 from trackside.report.compile_summary import CompileSummary, Recompile
 from trackside.report.ledger_bar import part_style
@@ -17,6 +16,7 @@ from trackside.report.step_time import StepTimeSummary
 from trackside.report.summary import RunSummary
 from trackside.report.text_lines import LABEL_WIDTH, fit, fit_tail, join, labelled, printable, wrap
 from trackside.runs import Leg
+from trackside.text import count, num_bytes, percent, seconds
 
 STATUS_STYLES = {"success": "bold green", "running": "bold cyan", "interrupted": "bold yellow"}
 """Colours of the words for how a run ended; the others are bad."""

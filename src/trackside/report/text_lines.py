@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from trackside.findings.wording import without_controls
+from trackside.text import without_controls
 
 LABEL_WIDTH = 11
 _UNBROKEN = "\xa0"

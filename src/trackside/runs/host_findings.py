@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from trackside.findings import Finding
-from trackside.findings.wording import percent, seconds
 from trackside.profiling.ledger_text import part_name
 from trackside.runs.hosts import HostTable, SilentHost, SlowHost
+from trackside.text import percent, seconds
 
 MIN_SEVERE_SHARE = 0.2
 """From which share of a step on that the others wait it is severe."""

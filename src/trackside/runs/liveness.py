@@ -6,7 +6,8 @@ import socket
 import time
 from pathlib import Path
 
-LOCK_FILE_NAME = ".lock"
+from trackside.run_layout import EVENT_FILE_PATTERN, LOCK_FILE_NAME
+
 RECENT_S = 60.0
 """A file that another machine wrote to so recently is taken for one that is being written."""
 
@@ -38,5 +39,5 @@ def is_held(folder: Path) -> bool:
 
 
 def _was_written_recently(folder: Path) -> bool:
-    newest = max((path.stat().st_mtime for path in folder.glob("events-*.jsonl")), default=0.0)
+    newest = max((path.stat().st_mtime for path in folder.glob(EVENT_FILE_PATTERN)), default=0.0)
     return time.time() - newest < RECENT_S

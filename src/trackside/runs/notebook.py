@@ -4,7 +4,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 from trackside.findings import Finding
-from trackside.findings.wording import percent
+from trackside.text import percent
 
 
 def html_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from trackside.events import FORMAT_VERSION
-from trackside.findings.wording import count
 from trackside.runs.event_file import EventFile
 from trackside.runs.parallel import part_starts, read_parts
 from trackside.runs.row_collector import RowCollector
 from trackside.runs.row_reader import RowReader
+from trackside.text import count
 
 Reader = TypeVar("Reader", bound=RowReader, covariant=True)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trackside.errors import EventFileError
-from trackside.events import event_file_name, read_events
+from trackside.events import read_events
 from trackside.findings import SEVERITIES, Finding, find
-from trackside.findings.wording import count, percent
 from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import part_name
+from trackside.run_layout import CONFIG_FILE_NAME, event_file_name
 from trackside.runs.capture_paths import locate_capture
 from trackside.runs.errors import RunError
 from trackside.runs.event_file import event_files, process_index_of
@@ -29,8 +29,8 @@ from trackside.runs.process_file import ProcessFile
 from trackside.runs.row_collector import RowCollector
 from trackside.runs.status import DEAD, RUNNING, UNKNOWN, status_of
 from trackside.runs.step_times import StepTimes, step_times_of
+from trackside.text import count, percent
 
-CONFIG_FILE_NAME = "config.json"
 _MAX_NAMED_FILES = 3
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trackside.errors import ConfigError
-from trackside.findings.wording import count, seconds
 from trackside.runs import Run, open_run
+from trackside.text import count, seconds
 
 
 def assert_run_compiled_once(run: Run | str | os.PathLike[str], *functions: str, allow: int = 0) -> None:

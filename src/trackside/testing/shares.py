@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trackside.errors import ConfigError
-from trackside.findings.wording import percent
 from trackside.profiling.ledger_text import part_name
 from trackside.runs import Run
 from trackside.testing.measured import RunOrReport, check_limit, last_report, open_measured
+from trackside.text import percent
 from trackside.trace import TraceReport
 
 _NUM_LISTED = 5

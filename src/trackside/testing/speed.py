@@ -14,10 +14,10 @@ import numpy as np
 from trackside.compare.comparison import SEED, parse_share
 from trackside.compare.sides import read_side
 from trackside.compare.step_time import StepSeries, StepTimeChange, compare_step_times
-from trackside.config.files import write_atomically
 from trackside.errors import ConfigError
-from trackside.findings.wording import percent, seconds
+from trackside.files import write_atomically
 from trackside.runs import Run
+from trackside.text import percent, seconds
 
 FORMAT = "trackside.baseline/1"
 UPDATE = "TRACKSIDE_UPDATE_BASELINES"

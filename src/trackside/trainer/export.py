@@ -1,7 +1,6 @@
 """Parameters in safetensors files, for other programs and from them."""
 
 import os
-import pathlib
 from typing import Any
 
 import jax
@@ -10,17 +9,16 @@ from safetensors import SafetensorError
 from safetensors.flax import load_file, save_file
 
 from trackside.errors import CheckpointError
+from trackside.files import replacing
 from trackside.trainer.optimizer import param_path
 from trackside.trainer.restore import check_same_form
 
 
 def export_params(params: Any, path: str | os.PathLike[str]) -> None:
     """Write parameters to a file, by their paths such as `Dense_0/kernel`. Written whole or not at all."""
-    path = pathlib.Path(path)
     named = {param_path(key): np.asarray(leaf) for key, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    temporary = path.with_name(f".{path.name}.tmp")
-    save_file({name: jax.numpy.asarray(array) for name, array in named.items()}, str(temporary))
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        save_file({name: jax.numpy.asarray(array) for name, array in named.items()}, str(temporary))
 
 
 def import_params(params: Any, path: str | os.PathLike[str]) -> Any:

@@ -9,10 +9,9 @@ import socket
 from typing import Self
 
 from trackside.errors import ConfigError
+from trackside.run_layout import LOCK_FILE_NAME
 
 LOGGER = logging.getLogger(__name__)
-
-LOCK_FILE_NAME = ".lock"
 
 
 class RunLock:

@@ -16,6 +16,7 @@ from trackside.errors import CheckpointError, ConfigError
 from trackside.logger import LoggerConfig
 from trackside.logger.redact import redact
 from trackside.profiling.ledger import CHECKPOINTING
+from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.trainer import export, processes, snapshot
 from trackside.trainer.batch import slice_batch
 from trackside.trainer.checkpoint import CheckpointStore
@@ -27,8 +28,6 @@ from trackside.trainer.restore import restore_carry, restore_loaders
 from trackside.trainer.setup import TrainerSetup
 
 LOGGER = logging.getLogger(__name__)
-
-CHECKPOINTS = "checkpoints"
 
 _NO_STEP = -1
 
@@ -155,7 +154,7 @@ class SavedStates(TrainerSetup):
                 raise CheckpointError(
                     "no folder for checkpoints: set LoggerConfig.log_path, or name a directory for the checkpoints"
                 )
-            directory = self.logger.log_path / CHECKPOINTS
+            directory = self.logger.log_path / CHECKPOINTS_FOLDER
         path = pathlib.Path(directory).absolute()
         stores = self.__dict__.setdefault("_stores", {})
         return stores.setdefault(path, CheckpointStore(path))
@@ -380,17 +379,17 @@ def _metrics_of_steps(store: CheckpointStore) -> dict[int, dict[str, float]]:
 
 def _logger_where_it_lies(config: LoggerConfig | None, checkpoints: pathlib.Path) -> LoggerConfig | None:
     """A run's logger config, with its folder where it is now."""
-    if config is None or config.log_path is None or checkpoints.name != CHECKPOINTS:
+    if config is None or config.log_path is None or checkpoints.name != CHECKPOINTS_FOLDER:
         return config
     return dataclasses.replace(config, log_path=checkpoints.parent)
 
 
 def find_checkpoints(path: pathlib.Path) -> pathlib.Path:
     """The folder of checkpoints that a path means: itself, the one in a run's folder, or that of a step."""
-    for candidate in (path, path / CHECKPOINTS, path.parent):
+    for candidate in (path, path / CHECKPOINTS_FOLDER, path.parent):
         if CheckpointStore(candidate).steps() and (candidate != path.parent or path.name.isdecimal()):
             return candidate
-    raise CheckpointError(f"checkpoint: {path} holds no checkpoint, and neither does {path / CHECKPOINTS}")
+    raise CheckpointError(f"checkpoint: {path} holds no checkpoint, and neither does {path / CHECKPOINTS_FOLDER}")
 
 
 def choose_step(store: CheckpointStore, step_idx: int, load_best: bool) -> int:

@@ -6,9 +6,9 @@ from typing import Any
 
 from trackside.compare import Comparison
 from trackside.compare.run_causes import flat_config
-from trackside.findings.wording import count
 from trackside.report.html.markup import Column, Html, element, missing, table
 from trackside.report.html.section import Section, panel
+from trackside.text import count
 
 _MAX_ROWS = 200
 _MAX_VALUE = 500

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from trackside.compare import Comparison, Difference
-from trackside.findings.wording import count
 from trackside.report.html.charts import Chart
 from trackside.report.html.comparison_changes import MAX_AXIS_LABEL, change_chart, change_table
 from trackside.report.html.comparison_values import Judgement, is_sure, judge, largest_value
 from trackside.report.html.markup import Child, Html, code, element, joined, missing, path_text
 from trackside.report.html.section import Section, panel
+from trackside.text import count
 
 _MAX_BARS = 12
 _MAX_ROWS = 20

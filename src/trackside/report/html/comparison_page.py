@@ -5,9 +5,8 @@ from pathlib import Path
 
 from trackside.compare import Comparison
 from trackside.compare.sides import Side
-from trackside.config.files import write_atomically
 from trackside.errors import ConfigError
-from trackside.findings.wording import percent, seconds
+from trackside.files import write_atomically
 from trackside.profiling.ledger_text import part_name
 from trackside.report.html import (
     comparison_configs,
@@ -25,6 +24,7 @@ from trackside.report.html.comparison_values import (
 )
 from trackside.report.html.markup import Child, Html, element, path_text, term
 from trackside.report.html.page import render_document
+from trackside.text import percent, seconds
 
 _VERDICTS = {
     "slower": ("bad", "The whole interval of the change lies above zero."),

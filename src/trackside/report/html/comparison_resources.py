@@ -1,11 +1,11 @@
 """Memory and compiles of two runs."""
 
 from trackside.compare import Comparison, Difference
-from trackside.findings.wording import count
 from trackside.report.html.comparison_changes import change_table
 from trackside.report.html.comparison_values import before_and_after, change_text, value_text
 from trackside.report.html.markup import Cell, Column, Html, code, missing, table
 from trackside.report.html.section import Section, panel
+from trackside.text import count
 
 _MAX_ROWS = 30
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from trackside.compare import Comparison
 from trackside.compare.step_time import StepSeries
-from trackside.findings.wording import percent, seconds
 from trackside.report.downsample import spike_indices
 from trackside.report.html.charts import MAX_POINTS, Chart, View, label, line, numbers
 from trackside.report.html.comparison_changes import AFTER_COLOUR, BEFORE_COLOUR
@@ -14,6 +13,7 @@ from trackside.report.html.comparison_values import run_labels
 from trackside.report.html.markup import code, element, missing
 from trackside.report.html.section import Section, panel
 from trackside.report.html.wording import time_unit
+from trackside.text import percent, seconds
 
 _LOG_FACTOR = 20
 """Where the longest time is so many times the median, a linear axis would show nothing but that one."""

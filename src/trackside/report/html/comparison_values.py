@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from trackside.compare import Comparison, Difference
-from trackside.findings.wording import num_bytes, seconds
+from trackside.text import num_bytes, seconds
 
 Judgement = Literal["more", "less", "negligible", "within noise", "no interval", "same"]
 

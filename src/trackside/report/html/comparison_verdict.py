@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from trackside.compare import Cause, Comparison
-from trackside.findings.wording import count, evidence_value, seconds
 from trackside.report.html.comparison_values import sign_of, signed_percent
 from trackside.report.html.markup import Child, Html, element, term
 from trackside.report.html.section import Section
+from trackside.text import count, evidence_value, seconds
 
 _MAX_CAUSES = 20
 _MAX_EVIDENCE = 8

@@ -1,10 +1,10 @@
 """What was compiled: by function, and each recompile with the argument that changed."""
 
-from trackside.findings.wording import count, seconds
 from trackside.report.compile_summary import CompileSummary, Recompile, summarise_compiles
 from trackside.report.html.markup import Cell, Column, Html, code, element, joined, missing, table, with_code
 from trackside.report.html.section import Section, panel
 from trackside.runs import Run
+from trackside.text import count, seconds
 
 _MAX_FUNCTIONS = 30
 _MAX_RECOMPILES = 50

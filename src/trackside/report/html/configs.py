@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trackside.findings.wording import seconds
 from trackside.report.html.markup import Cell, Child, Column, Html, code, element, missing, table
 from trackside.report.html.section import Section, panel
 from trackside.runs import Run
+from trackside.text import seconds
 
 _MAX_TIMERS = 100
 _MAX_VALUE = 2_000

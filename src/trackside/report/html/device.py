@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from trackside.findings.wording import percent, seconds
 from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import part_name
 from trackside.report.downsample import spike_indices, without_absent
@@ -14,6 +13,7 @@ from trackside.report.html.markup import Cell, Column, Html, missing, table
 from trackside.report.html.profile_capture import last_report
 from trackside.report.html.section import Section, panel
 from trackside.runs import MetricTable, Run
+from trackside.text import percent, seconds
 
 _NUM_GAPS = 8
 _MIN_SHARE = 0.0005

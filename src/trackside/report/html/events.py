@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trackside.findings.compile_rules import compile_time_s
-from trackside.findings.wording import count, seconds
 from trackside.report.html.charts import label
 from trackside.runs import Run
+from trackside.text import count, seconds
 
 COLOURS = {
     "recompile": "--severe",

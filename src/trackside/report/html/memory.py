@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from trackside.findings.wording import num_bytes
 from trackside.report.downsample import spike_indices
 from trackside.report.html.charts import MAX_POINTS, Chart, area, line, series_colour
 from trackside.report.html.markup import Cell, Child, Column, Html, code, element, missing, path_text, share_bar, table
 from trackside.report.html.profile_capture import analysed
 from trackside.report.html.section import Section, panel
 from trackside.runs import Run
+from trackside.text import num_bytes
 from trackside.trace.tables import NO_SCOPE
 
 _MAX_ROWS = 20

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trackside.findings.wording import count
 from trackside.report.downsample import spike_indices, without_absent
 from trackside.report.html.charts import Chart, View, line, series_colour, view_buttons
 from trackside.report.html.markup import Cell, Child, Column, Html, code, element, missing, table
 from trackside.report.html.section import Section, panel
 from trackside.report.html.wording import plain_number
 from trackside.runs import MetricTable, Run
+from trackside.text import count
 
 MAX_CHARTS = 200
 """More than anybody looks at; the table below has all metrics."""

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
-from trackside.findings.wording import count, percent, seconds
-from trackside.profiling.ledger_text import three_digits
 from trackside.report.best_metric import best_metric
 from trackside.report.html.markup import Child, Html, element, term
 from trackside.report.html.wording import plain_number
 from trackside.report.moments import duration, moment
 from trackside.report.step_time import summarise_step_times
 from trackside.runs import Run
+from trackside.text import count, percent, seconds, three_digits
 
 _STATUS = {
     "success": ("good", "finished", "The training reached its goal, or was stopped as planned."),

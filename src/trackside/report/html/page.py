@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from trackside.config.files import write_atomically
 from trackside.errors import ConfigError
+from trackside.files import write_atomically
 from trackside.report.html import (
     compiles,
     configs,

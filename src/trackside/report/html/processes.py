@@ -1,6 +1,5 @@
 """Who trained the run: its legs one after the other, its processes beside each other."""
 
-from trackside.findings.wording import count, percent, seconds
 from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, DISPATCH
 from trackside.profiling.ledger_text import part_name
 from trackside.report.html.markup import Cell, Child, Column, Html, element, missing, table
@@ -8,6 +7,7 @@ from trackside.report.html.section import Section, panel
 from trackside.report.moments import duration, moment
 from trackside.runs import Host, HostTable, Leg, Run, SlowHost
 from trackside.runs.hosts import SilentHost
+from trackside.text import count, percent, seconds
 
 _MAX_HOSTS = 40
 _MAX_LEGS = 100

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from trackside.findings.wording import count, percent, seconds
 from trackside.report.html import scope_tree
 from trackside.report.html.charts import Chart
 from trackside.report.html.markup import (
@@ -24,6 +23,7 @@ from trackside.report.html.profile_capture import Report, analysed, per_step
 from trackside.report.html.section import Section, panel
 from trackside.report.html.wording import with_prefix
 from trackside.runs import Run
+from trackside.text import count, percent, seconds
 
 _MAX_CAPTURES = 5
 _MAX_ROWS = 25

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trackside.findings.wording import percent, seconds
 from trackside.report.html.charts import Chart, label
 from trackside.report.html.profile_capture import Report, num_devices, per_step
 from trackside.report.html.wording import with_prefix
+from trackside.text import percent, seconds
 from trackside.trace.scopes import PHASES
 from trackside.trace.tables import NO_SCOPE
 

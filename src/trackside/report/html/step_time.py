@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from trackside.findings.wording import seconds
 from trackside.report.downsample import spike_indices
 from trackside.report.html import events
 from trackside.report.html.charts import MAX_POINTS, Chart, View, line, numbers
@@ -13,6 +12,7 @@ from trackside.report.html.section import Section, panel
 from trackside.report.html.wording import time_unit
 from trackside.report.step_time import StepTimeSummary, summarise_step_times
 from trackside.runs import Run, StepTimes
+from trackside.text import seconds
 
 _MAX_MARKERS = 400
 _MAX_BRIDGED = 5

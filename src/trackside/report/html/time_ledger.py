@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from trackside.findings.wording import seconds
 from trackside.profiling.ledger import PARTS, STEP_PARTS, LedgerTotals
 from trackside.profiling.ledger_text import part_name
 from trackside.report.downsample import bucket_means, bucket_starts, spike_indices
@@ -10,6 +9,7 @@ from trackside.report.html.charts import Chart, View, area, part_class, part_col
 from trackside.report.html.markup import Cell, Column, Html, missing, share_bar, table, term
 from trackside.report.html.section import Section, panel
 from trackside.runs import MetricTable, Run
+from trackside.text import seconds
 
 _MAX_BUCKETS = 400
 _MIN_SHARE = 0.0005

@@ -1,10 +1,10 @@
 """Verdicts: what is the matter with the run, on what evidence, and what to do."""
 
 from trackside.findings import Finding
-from trackside.findings.wording import evidence_value
 from trackside.report.html.markup import Html, element, missing, with_code
 from trackside.report.html.section import Section
 from trackside.runs import Run
+from trackside.text import evidence_value
 
 
 def build(run: Run) -> Section:

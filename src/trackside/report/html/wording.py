@@ -1,4 +1,4 @@
-"""How numbers read on the page, where `trackside.findings.wording` does not have it."""
+"""How numbers read on the page, where `trackside.text` does not have it."""
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))

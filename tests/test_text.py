@@ -2,7 +2,18 @@
 
 import pytest
 
-from trackside.findings.wording import count, evidence_value, num_bytes, percent, seconds
+from trackside.text import (
+    count,
+    evidence_value,
+    head,
+    num_bytes,
+    percent,
+    seconds,
+    tail,
+    three_digits,
+    with_prefix,
+    wrap,
+)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.62, "62 %"), (0.1, "10 %"), (0.0512, "5.1 %"), (1.0, "100 %")])
@@ -45,3 +56,39 @@ def test_count():
 def test_evidence_reads_in_the_unit_of_its_name(name, value, expected):
     """A figure of the evidence is shown in the unit that its name ends in."""
     assert evidence_value(name, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (0.0, "0"),
+        (0.12345, "0.123"),
+        (81.06, "81.1"),
+        (999.4, "999"),
+        (999.6, "1,000"),
+        (4127.0, "4,130"),
+        (4127, "4,130"),
+        (1.234e7, "12,300,000"),
+        (-4127.0, "-4,130"),
+    ],
+)
+def test_numbers_have_three_digits_and_no_exponent(number: float, expected: str) -> None:
+    """Large numbers are told in thousands, as people write them."""
+    assert three_digits(number) == expected
+
+
+@pytest.mark.parametrize(("number", "expected"), [(12, "12 B"), (1.5e4, "15 kB"), (2.5e12, "2.5 TB"), (-3e6, "-3 MB")])
+def test_prefixes(number: float, expected: str) -> None:
+    """Large numbers have the prefix that suits them."""
+    assert with_prefix(number, "B") == expected
+
+
+def test_a_long_text_is_cut_at_the_end_that_says_less() -> None:
+    """A path keeps its end, a sentence its beginning, and the ellipsis counts."""
+    assert [tail("/a/b/c.py", 5), tail("c.py", 5)] == ["…c.py", "c.py"]
+    assert [head("a sentence", 5), head("word", 5)] == ["a se…", "word"]
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    """Lines break between words, and never between a number and its unit."""
+    assert wrap("the step took about 12 ms", 22, hanging="  ") == ["the step took about", "  12 ms"]

@@ -1,7 +1,11 @@
-"""How numbers and names read in verdicts, their evidence, and whatever else a terminal shows of a run."""
+"""How numbers, names and lines of text read, wherever people meet them: terminal, page, log and errors."""
 
-from trackside.profiling.ledger_text import three_digits
+import re
+import textwrap
 
+_UNBROKEN = "\xa0"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMG]?B|[mu]?s|min|h|d)\b)")
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
 _CONTROLS.pop(ord("\n"))
 
@@ -30,6 +34,42 @@ def num_bytes(number: float) -> str:
 def count(number: int, noun: str) -> str:
     """A number of things."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def with_prefix(number: float, unit: str) -> str:
+    """A number with the prefix of its unit: `12.3 GFLOP/s`."""
+    for factor, prefix in _PREFIXES:
+        if abs(number) >= factor:
+            return f"{number / factor:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}"
+
+
+def three_digits(number: float) -> str:
+    """A number to three digits, without an exponent where it is large: `0.123`, `81.1`, `4,130`."""
+    return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
+
+
+def head(text: str, width: int) -> str:
+    """The beginning of a text, with an ellipsis where it is cut."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def tail(text: str, width: int) -> str:
+    """The end of a path, which says more than its beginning, with an ellipsis where it is cut."""
+    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+def wrap(text: str, width: int, hanging: str = "") -> list[str]:
+    """A text in lines that fit; numbers stay with their units.
+
+    Args:
+        text: The text.
+        width: The columns that a line may have.
+        hanging: What all lines but the first begin with.
+    """
+    unbroken = _BEFORE_UNIT.sub(_UNBROKEN, text)
+    lines = textwrap.wrap(unbroken, max(width, 20), subsequent_indent=hanging, break_on_hyphens=False)
+    return [line.replace(_UNBROKEN, " ") for line in lines] or [""]
 
 
 def without_controls(text: str) -> str:
