@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from trackside.trainer.checkpoint import CheckpointStore
+from trackside.trainer.checkpoint_store import CheckpointStore
 
 
 def make_state(num_bytes: int, num_leaves: int = 16) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from benchmarks.idle_callbacks import LONG_STEPS, SHORT_STEPS
 from benchmarks.interleaved import race
 from benchmarks.ledger_truth import measure_truth
 from benchmarks.loop_overhead import MLP, MSETrainer, WideMLP, make_batches, make_trainer
+from trackside.profiling.call_record import CallRecord
 from trackside.profiling.ledger import Ledger
 from trackside.trainer import Batch
-from trackside.trainer.call_record import CallRecord
 from trackside.trainer.loop import TrainLoop
-from trackside.trainer.meter import StepMeter
+from trackside.trainer.step_meter import StepMeter
 
 NUM_ROUNDS = 15
 

@@ -13,12 +13,16 @@ from trackside.errors import ConfigError
 NEVER = math.inf
 
 
-class Plan(Protocol):
+class HasBoundaries(Protocol):
     """Knows at which steps it wants the loop to stop and look around."""
 
-    def next_boundary(self, step: int) -> float:
+    def next_boundary(self, step: int, /) -> float:
         """The first boundary after `step`; `NEVER` if there is none."""
         ...
+
+
+class Plan(HasBoundaries, Protocol):
+    """Knows it from the step alone."""
 
     def is_due(self, step: int) -> bool:
         """Whether `step` is one of the boundaries."""
@@ -66,6 +70,6 @@ class At:
         return step in self.steps
 
 
-def next_boundary(plans: Iterable[Plan], step: int) -> float:
+def next_boundary(plans: Iterable[HasBoundaries], step: int) -> float:
     """The first step after `step` at which any plan is due."""
     return min((plan.next_boundary(step) for plan in plans), default=NEVER)

@@ -144,7 +144,7 @@ def test_training_is_the_same_with_it(tmp_path: Path) -> None:
 
 def test_no_step_is_heard_in_between() -> None:
     """The callback does not ask to hear of each step."""
-    assert not make_trainer(callbacks=[MemoryProfileConfig()]).callbacks.wants_steps
+    assert not make_trainer(callbacks=[MemoryProfileConfig()]).callbacks.on_step
 
 
 def test_same_figures_are_in_the_event_file(tmp_path: Path) -> None:

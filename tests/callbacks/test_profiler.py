@@ -372,7 +372,7 @@ def test_documented_attributes_and_methods(tmp_path: Path, caplog: pytest.LogCap
     profiler.stop_trace()
     profiler.start_trace(0)
     profiler.start_trace(0)
-    assert "a trace is being taken already" in caplog.text
+    assert "a trace is already being taken" in caplog.text
     assert profiler.profiler_active
     profiler.finalize("success")
     assert not profiler.profiler_active

@@ -320,7 +320,7 @@ def test_tiny_steps_are_dispatch_bound(tmp_path, monkeypatch):
         time.sleep(0.001)
         return batch
 
-    monkeypatch.setattr("trackside.trainer.feed._as_it_is", slow_to_place)
+    monkeypatch.setattr("trackside.trainer.batch_placement._as_it_is", slow_to_place)
     monkeypatch.setattr(loop_rules, "MAX_CALL_COST_S", 0.1)  # on a busy machine, a sleep may last
     finding = found(train(tmp_path, make_loader(100) * 12, log_every_n_steps=1000))["dispatch_bound"]
     assert finding.evidence["device_idle_for_dispatch_share"] > loop_rules.MIN_IDLE_FOR_DISPATCH

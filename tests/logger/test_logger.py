@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from trackside.errors import ConfigError, MetricError, TracksideError
-from trackside.events import NullEventWriter
 from trackside.logger import (
     FileLoggerConfig,
     LoggerConfig,
@@ -44,10 +43,19 @@ def test_validation_inside_training_returns_to_training(make_logger):
     assert logger.mode == "default"
 
 
-def test_an_unknown_mode_is_refused(make_logger):
-    """The error names the mode and those that exist."""
-    with pytest.raises(ConfigError, match=r"'eval'.*'train', 'val', 'test'"):
-        make_logger().start_epoch(1, 0, mode="eval")
+def test_any_name_is_a_mode(make_logger, tmp_path, rows_of):
+    """An evaluation may be called whatever the user likes."""
+    logger = make_logger(tmp_path)
+    logger.start_epoch(1, 0, mode="ood")
+    logger.end_epoch({"loss": 1.0}, step=0)
+    assert [row["mode"] for row in rows_of(tmp_path)] == ["ood"]
+
+
+@pytest.mark.parametrize("mode", ["", "time", "memory", 3])
+def test_a_mode_that_rows_about_the_run_have_is_refused(make_logger, mode):
+    """The error names the mode and those that are taken."""
+    with pytest.raises(ConfigError, match=f"{mode!r}.*memory, profile, time"):
+        make_logger().start_epoch(1, 0, mode=mode)
 
 
 def test_ending_an_epoch_that_never_started_is_refused(make_logger):
@@ -313,7 +321,7 @@ def test_finalize_records_the_status_once(make_logger, recording_tool, tmp_path,
     (row,) = rows_of(tmp_path, "status")
     assert (row["status"], row["step"]) == ("error", 8)
     assert tool.shown("finalize") == [("error",)]
-    assert logger.events.closed
+    assert not logger.is_open
 
 
 def test_a_logger_used_after_finalize_reopens(make_logger, recording_tool, tmp_path, rows_of):
@@ -337,7 +345,6 @@ def test_without_a_path_nothing_is_written(make_logger, tmp_path, monkeypatch):
     logger.log_config({"a": 1})
     logger.log_row({"loss": 1.0}, step=1)
     logger.finalize("success")
-    assert isinstance(logger.events, NullEventWriter)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,3 +1,5 @@
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,19 +78,6 @@ def test_merge_keeps_counts_exact():
     assert total.count.tolist() == [3 * (2**32 + 1)]
 
 
-def test_merge_keeps_the_finite_flag():
-    """A merge of intervals is finite only if all of them were."""
-    layout = MetricLayout((MetricSpec("m", ("mean",)),))
-    good, bad = (
-        HostMetrics(layout, np.asarray(Metrics(layout).update({"m": 1.0}, finite=finite).vector))
-        for finite in (True, False)
-    )
-    total = HostMetrics(layout)
-    total.merge(bad)
-    total.merge(good)
-    assert not total.is_finite
-
-
 def test_reading_a_vector_does_not_change_it():
     """The vector that host metrics were read from stays as it was when they take in others."""
     vector = np.asarray(add(LAYOUT.initial, np.float32(2), np.int32(1)))
@@ -97,9 +86,13 @@ def test_reading_a_vector_does_not_change_it():
     assert np.array_equal(vector, before)
 
 
-def test_last_step_goes_by_the_metrics_own_names():
-    """For hooks and progress bars, the last step's value / count is given without postfix."""
-    assert accumulated([(8.0, 2), (6.0, 3)]).last_step() == {"n": 2.0, "w": 8.0}
+def test_totals_survive_json_to_the_last_bit():
+    """What was taken down as plain values is the same again, and of other metrics it is nothing."""
+    metrics = accumulated([(8.0, 2), (1.0 / 3.0, 3)])
+    again = HostMetrics.from_plain(LAYOUT, json.loads(json.dumps(metrics.to_plain())))
+    assert again is not None
+    assert again.compute() == metrics.compute()
+    assert HostMetrics.from_plain(MetricLayout((MetricSpec("other", ("mean",)),)), metrics.to_plain()) is None
 
 
 def test_metrics_before_any_step_log_nothing():

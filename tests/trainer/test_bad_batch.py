@@ -82,7 +82,7 @@ def test_batch_that_is_not_mended(tmp_path: Path) -> None:
     for _ in range(3):
         train(build(tmp_path), Stream((5,)))
     assert [row["step"] for row in rows_of(tmp_path, "non_finite")] == [5, 5, 5]
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["4"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4"]
 
 
 def test_status_names_the_bad_step(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_status_names_the_bad_step(tmp_path: Path) -> None:
 def test_no_checkpoint_after_the_bad_step(tmp_path: Path) -> None:
     """Where every step is saved, the latest checkpoint is that of the step before the bad one."""
     train(build(tmp_path, every_n_steps=1, max_inflight_steps=4), Stream((9,)))
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["8"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["7", "8"]
 
 
 # --- batches that are skipped ---------------------------------------------------------------------------------------

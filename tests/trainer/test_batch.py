@@ -126,7 +126,7 @@ def test_batch_size_is_the_common_length():
 
 def test_differing_lengths_are_refused_by_leaf():
     """Leaves of different lengths are an error that gives each leaf's path and length."""
-    with pytest.raises(DataError, match=r"differ: \{'inputs\.a': 6, 'targets': 5\}"):
+    with pytest.raises(DataError, match=r"differ: \{'inputs/a': 6, 'targets': 5\}"):
         batch_size(Batch({"a": ROWS}, np.ones(5)))
 
 

@@ -14,7 +14,7 @@ from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, Mode
 from trackside.logger import LoggerConfig
 from trackside.profiling import timers
 from trackside.profiling.ledger import LedgerTotals
-from trackside.trainer import Batch, meter
+from trackside.trainer import Batch, step_meter
 
 NUM_STEPS = 30
 DELAY_S = 0.02
@@ -167,8 +167,8 @@ def test_what_is_severe_is_told_once_during_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While there is time to do something about it, and not again each time that it is looked at."""
-    monkeypatch.setattr(meter, "SAVE_EVERY_S", 0.0)
-    monkeypatch.setattr(meter, "LOG_EVERY_S", 0.2)
+    monkeypatch.setattr(step_meter, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(step_meter, "LOG_EVERY_S", 0.2)
     train(tmp_path, SlowLoader(4 * NUM_STEPS, DELAY_S))
     assert (
         len([record for record in caplog.records if "input-bound" in record.message and record.levelname == "WARNING"])

@@ -144,7 +144,7 @@ def test_step_compiles_once(run_config: LoggerConfig) -> None:
     trainer = make_trainer(logger=run_config)
     trainer.train_model(make_loader(4), make_loader(1), num_epochs=2)
     trainer.train_model(make_loader(4), make_loader(1), num_epochs=4)
-    assert trainer._train_call._cache_size() == 1
+    assert trainer.engine.train_call(trainer.init_train_metrics().layout)._cache_size() == 1
 
 
 @pytest.mark.parametrize("has_length", [True, False])
@@ -184,7 +184,7 @@ def test_going_on_inside_an_epoch_is_the_same_as_not_stopping() -> None:
     halves.train_model(loader, num_train_steps=3)
     halves.train_model(loader, num_train_steps=6)
     jax.tree.map(np.testing.assert_array_equal, whole.state.params, halves.state.params)
-    assert halves._position.epoch == 2
+    assert halves.epoch == 2
 
 
 def test_steps_per_epoch_goes_through_the_loader_as_a_stream() -> None:

@@ -10,8 +10,9 @@ import pytest
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
 from trackside.trainer import optimizer
-from trackside.trainer.learning_rate import SchedulerConfig
-from trackside.trainer.optimizer import OptimizerConfig, build_optimizer, decay_mask, param_path, register_optimizer
+from trackside.trainer.lr_schedules import SchedulerConfig
+from trackside.trainer.optimizer import OptimizerConfig, build_optimizer, decay_mask, register_optimizer
+from trackside.tree_paths import leaf_path
 
 NAMES = ["sgd", "adam", "adamw", "nadam", "nadamw", "lamb", "lion", "adafactor", "rmsprop", "adagrad"]
 LR = 0.1
@@ -266,7 +267,7 @@ def tree_of(value=1.0):
 def decayed_paths(params, **fields):
     mask = decay_mask(OptimizerConfig(**fields), params)
     assert jax.tree.structure(mask) == jax.tree.structure(params)
-    return {param_path(path) for path, decays in jax.tree_util.tree_leaves_with_path(mask) if decays is True}
+    return {leaf_path(path) for path, decays in jax.tree_util.tree_leaves_with_path(mask) if decays is True}
 
 
 ALL = {"block_0/dense/kernel", "block_0/dense/bias", "block_0/norm/scale", "head/kernel", "head/bias"}

@@ -21,7 +21,7 @@ from trackside.events import read_events
 from trackside.run_layout import event_file_name
 from trackside.runs import open_run
 from trackside.trainer import ParallelConfig
-from trackside.trainer.checkpoint import CheckpointStore
+from trackside.trainer.checkpoint_store import CheckpointStore
 
 pytestmark = pytest.mark.slow
 

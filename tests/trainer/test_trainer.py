@@ -182,8 +182,8 @@ def test_several_data_sets() -> None:
     trainer = make_trainer()
     loaders = {"easy": make_loader(1), "hard": make_loader(1, seed=9)}
     results = trainer.train_model(make_loader(2), loaders, loaders, num_epochs=1)
-    assert results["val"].keys() == {"easy_loss", "hard_loss"}
-    assert results["test"].keys() == {"easy_loss", "hard_loss"}
+    assert results["val"].keys() == {"easy_loss", "hard_loss", "epoch_time"}
+    assert results["test"].keys() == {"easy_loss", "hard_loss", "epoch_time"}
 
 
 def test_best_model_is_that_of_the_lowest_validation_loss() -> None:
@@ -387,7 +387,7 @@ def test_pruned_state_keeps_its_class_when_restored() -> None:
     assert type(trainer.state) is PrunedState
     assert trainer.global_step == 3
     loader = make_loader(1)
-    assert trainer.eval_model(loader, "val", 1) == source.eval_model(loader, "val", 1)
+    assert trainer.eval_model(loader, "val", 1)["loss"] == source.eval_model(loader, "val", 1)["loss"]
     with pytest.raises(ConfigError, match="optimizer"):
         trainer.train_model(loader, num_epochs=9)
 
@@ -517,7 +517,7 @@ def test_failing_set_up_closes_the_logger(run_config: LoggerConfig) -> None:
 def test_empty_validation_loader() -> None:
     """An empty validation loader is an error before the first step."""
     trainer = make_trainer()
-    with pytest.raises(DataError, match="data_loader"):
+    with pytest.raises(DataError, match="val_loader"):
         trainer.train_model(make_loader(1), [], num_epochs=1)
     assert trainer.global_step == 0
 
@@ -543,7 +543,7 @@ def test_restored_step_counts_towards_the_epochs() -> None:
     trainer.restore_model({"params": trainer.state.params, "step": 5})
     trainer.train_model(make_loader(4), num_epochs=2)
     assert trainer.global_step == 8
-    assert trainer._position.epoch == 2
+    assert trainer.epoch == 2
 
 
 def test_status_tells_how_training_ended() -> None:

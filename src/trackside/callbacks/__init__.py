@@ -1,13 +1,15 @@
 """Callbacks: code that runs at fixed points of a training."""
 
-from trackside.callbacks.base import Callback, CallbackConfig, CallbackList
+from trackside.callbacks.callback import Callback, CallbackConfig
+from trackside.callbacks.callback_list import CallbackList
 from trackside.callbacks.early_stopping import EarlyStopping, EarlyStoppingConfig
 from trackside.callbacks.ema import EMA, EMAConfig
-from trackside.callbacks.learning_rate import LearningRateMonitor, LearningRateMonitorConfig
+from trackside.callbacks.learning_rate_monitor import LearningRateMonitor, LearningRateMonitorConfig
 from trackside.callbacks.memory_profiler import MemoryProfileConfig, MemoryProfiler
 from trackside.callbacks.model_checkpoint import CheckpointConfig, ModelCheckpoint
 from trackside.callbacks.profiler import JAXProfiler, JaxProfiler, JaxProfilerConfig, ProfilingConfig
 from trackside.callbacks.progress_bar import ProgressBarCallback, ProgressBarConfig
+from trackside.callbacks.trainer_view import TrainerView
 
 __all__ = [
     "EMA",
@@ -29,4 +31,5 @@ __all__ = [
     "ProfilingConfig",
     "ProgressBarCallback",
     "ProgressBarConfig",
+    "TrainerView",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from trackside.callbacks.trainer_view import TrainerView
 from trackside.profiling.capture import CaptureResult
 from trackside.trace import render_report
 
@@ -14,7 +15,7 @@ LOGGER = logging.getLogger(__name__)
 WIDTH = 80
 
 
-def log_capture(result: CaptureResult, trainer: Any) -> None:
+def log_capture(result: CaptureResult, trainer: TrainerView) -> None:
     """Show a finished capture.
 
     Args:
@@ -25,12 +26,12 @@ def log_capture(result: CaptureResult, trainer: Any) -> None:
         LOGGER.error("the profile of steps %s failed: %s", _steps(result), result.error)
     else:
         LOGGER.info("%s", render_capture(result))
-    trainer.events.write("capture", **_row(result, trainer.global_step))
+    trainer.run_log.write("capture", **_row(result, trainer.global_step))
     if result.report is not None:
         scalars = result.report.scalars()
         if result.utilisation is not None:
             scalars["utilisation"] = result.utilisation
-        # Under the current step, since some tools take none that lies behind.
+        # Under the current step, since some tools refuse earlier ones.
         trainer.logger.log_host_metrics(scalars, trainer.global_step, mode="profile")
 
 

@@ -15,7 +15,7 @@ class CaptureSchedule(Protocol):
     uses_clock: bool
     """Whether more than steps decide, so that it has to be asked now and then."""
     goes_on_after_a_break: bool
-    """Whether a capture that validation has ended early is taken up again after it."""
+    """Whether a capture that validation has ended early continues after it."""
 
     def begin(self, step: int) -> None:
         """A training begins after `step`: at 0, or where it is resumed."""
@@ -35,6 +35,10 @@ class CaptureSchedule(Protocol):
 
     def ended(self, step: int) -> None:
         """A capture has ended at the end of `step`."""
+        ...
+
+    def reset(self) -> None:
+        """Forget which captures were taken."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -57,12 +61,17 @@ class StepWindow:
     goes_on_after_a_break = True
 
     def __init__(self, start_step: int, end_step: int):
-        self._first = max(start_step, 1)
-        self._last = max(end_step, 2) - 1
+        self._planned = max(start_step, 1), max(end_step, 2) - 1
+        self._first, self._last = self._planned
+        self._is_done = False
+
+    def reset(self) -> None:
+        """Plan the window again."""
+        self._first, self._last = self._planned
         self._is_done = False
 
     def begin(self, step: int) -> None:
-        """Move the window if it lies behind."""
+        """Move the window if it is in the past."""
         if step >= self._last and not self._is_done:
             self._first, self._last = self._first + step, self._last + step
 
@@ -94,7 +103,7 @@ class StepWindow:
 
 
 class Periodic:
-    """`num_steps` steps after the end of `first_step`, and again every so many minutes.
+    """`num_steps` steps after the end of `first_step`, and again every N minutes.
 
     A training that is resumed beyond the first step and has not captured yet does so as many steps after it has begun.
     """
@@ -103,7 +112,7 @@ class Periodic:
     goes_on_after_a_break = False
 
     def __init__(self, first_step: int, num_steps: int, every_n_minutes: float, clock: Clock):
-        self._first = first_step
+        self._planned = self._first = first_step
         self._num_steps = num_steps
         self._minutes = every_n_minutes
         self._clock = clock
@@ -111,6 +120,10 @@ class Periodic:
         self.uses_clock = every_n_minutes >= 0
         self.last_time: float | None = None
         """When the last capture ended, or the training began."""
+
+    def reset(self) -> None:
+        """Plan the first capture again."""
+        self._first, self._num_captures = self._planned, 0
 
     def begin(self, step: int) -> None:
         """Start counting the minutes."""

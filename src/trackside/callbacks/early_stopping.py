@@ -5,9 +5,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from trackside.callbacks.base import Callback, CallbackConfig
-from trackside.callbacks.monitor import Mode, Monitor, check_mode, is_better
+from trackside.callbacks.callback import Callback, CallbackConfig
+from trackside.callbacks.trainer_view import TrainerView
 from trackside.errors import ConfigError
+from trackside.monitor import Mode, Monitor, Stage
 
 LOGGER = logging.getLogger(__name__)
 
@@ -17,7 +18,8 @@ class EarlyStoppingConfig(CallbackConfig):
     """When to stop."""
 
     monitor: str = "val_loss"
-    """The metric to watch: `val_loss`, `val/loss` or `loss` for validation, `train_loss` for training."""
+    """The metric to watch: `val_loss` or `val/loss` for validation, `train_loss` or `train/loss` for training; a plain
+    `loss` is validation's, or training's where nothing is validated."""
     mode: Mode = "min"
     """Whether lower or higher is better."""
     min_delta: float = 0.0
@@ -32,33 +34,43 @@ class EarlyStoppingConfig(CallbackConfig):
     """Stop when the metric is not finite."""
 
     def __post_init__(self) -> None:
-        check_mode(self.mode, "EarlyStoppingConfig.mode")
+        self.build_monitor()
         if self.patience < 0 or self.min_delta < 0:
             raise ConfigError(
                 f"EarlyStoppingConfig: patience={self.patience} and min_delta={self.min_delta} must not be negative"
             )
 
-    def create(self, trainer: Any, data_module: Any = None) -> "EarlyStopping":
-        """Build the callback."""
-        return EarlyStopping(self, trainer, data_module)
+    def build_monitor(self) -> Monitor:
+        """The metric to watch."""
+        return Monitor(self.monitor, self.mode, type(self).__name__)
 
 
-class EarlyStopping(Callback):
+class EarlyStopping(Callback, config=EarlyStoppingConfig):
     """Stops a training that no longer gets better."""
 
     config: EarlyStoppingConfig
 
-    def __init__(self, config: EarlyStoppingConfig, trainer: Any = None, data_module: Any = None):
+    def __init__(
+        self,
+        config: EarlyStoppingConfig | None = None,
+        trainer: TrainerView | None = None,
+        data_module: Any = None,
+    ):
         super().__init__(config, trainer, data_module)
+        self._monitor = self.config.build_monitor()
         self.best_score: float | None = None
         self.num_checks_without_improvement = 0
         self._has_stopped = False
-        self._monitor = Monitor(config.monitor, type(self).__name__)
+
+    def forget_training(self) -> None:
+        """Forget the best score and the patience used up."""
+        self.best_score, self.num_checks_without_improvement, self._has_stopped = None, 0, False
 
     def on_training_start(self) -> None:
         """A training that was stopped stays stopped when it is run again."""
+        self._monitor.check(self.trainer.validates)
         if self._has_stopped:
-            self.trainer.request_stop("early stopping has ended this training before")
+            self.trainer.request_stop("early stopping ended this training before")
 
     def on_filtered_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
         """Look at the metrics of the epoch."""
@@ -68,15 +80,11 @@ class EarlyStopping(Callback):
         """Look at the metrics of the validation."""
         self._check(eval_metrics, "val")
 
-    def on_training_end(self) -> None:
-        """Say so if the metric was never there."""
-        self._monitor.check_found()
-
-    def _check(self, metrics: dict[str, Any], stage: str) -> None:
-        value = self._monitor.read(metrics, stage)
-        if value is None:
+    def _check(self, metrics: dict[str, Any], stage: Stage) -> None:
+        if stage != self._monitor.stage_where(self.trainer.validates):
             return
-        if is_better(value, self.best_score, self.config.mode, self.config.min_delta):
+        value = self._monitor.read(metrics, stage)
+        if self._monitor.is_better(value, self.best_score, self.config.min_delta):
             self.best_score, self.num_checks_without_improvement = value, 0
         else:
             self.num_checks_without_improvement += 1
@@ -86,8 +94,8 @@ class EarlyStopping(Callback):
 
     def _reason_to_stop(self, value: float) -> str:
         config = self.config
-        if not math.isfinite(value):
-            return f"{config.monitor} is {value}" if config.check_finite else ""
+        if config.check_finite and not math.isfinite(value):
+            return f"{config.monitor} is {value}"
         sign = 1 if config.mode == "min" else -1
         if config.stopping_threshold is not None and sign * value <= sign * config.stopping_threshold:
             return f"{config.monitor}={value:g} has reached {config.stopping_threshold:g}"

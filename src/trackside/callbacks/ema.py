@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from trackside.callbacks.base import Callback, CallbackConfig
+from trackside.callbacks.callback import Callback, CallbackConfig
+from trackside.callbacks.trainer_view import TrainerView
 from trackside.errors import ConfigError
 
 
@@ -20,7 +21,7 @@ class EMAState(NamedTuple):
 def keep_average(decay: float) -> optax.GradientTransformation:
     """Leaves the updates as they are, and keeps the average of the parameters that they lead to.
 
-    It is part of the optimizer, so the average lies where the parameters lie, costs no call of its own, and is saved
+    It is part of the optimizer, so the average is placed as the parameters are, costs no call of its own, and is saved
     and restored with the optimizer's state.
     """
 
@@ -61,30 +62,27 @@ class EMAConfig(CallbackConfig):
         if not 0 <= self.decay < 1:
             raise ConfigError(f"EMAConfig.decay: expected a number from 0 to below 1, got {self.decay}")
 
-    def create(self, trainer: Any, data_module: Any = None) -> "EMA":
-        """Build the callback."""
-        return EMA(self, trainer, data_module)
 
-
-class EMA(Callback):
+class EMA(Callback, config=EMAConfig):
     """Keeps an average of the parameters, and evaluates on it."""
 
     config: EMAConfig
 
-    def __init__(self, config: EMAConfig | None = None, trainer: Any = None, data_module: Any = None):
-        super().__init__(EMAConfig() if config is None else config, trainer, data_module)
+    def __init__(self, config: EMAConfig | None = None, trainer: TrainerView | None = None, data_module: Any = None):
+        super().__init__(config, trainer, data_module)
         if trainer is not None:
             self.bind(trainer)
 
-    def bind(self, trainer: Any) -> None:
+    def bind(self, trainer: TrainerView) -> None:
         """Make the trainer's optimizer keep the average, unless it does already."""
         super().bind(trainer)
         if find_average(trainer.state.opt_state) is None:
-            trainer.extend_optimizer(keep_average(self.config.decay))
+            trainer.extend_optimizer(keep_average(self.config.decay), average_of if self.config.evaluate else None)
 
-    def evaluation_params(self, state: Any) -> Any:
-        """The average, in the parameters' own precision."""
-        average = find_average(state.opt_state) if self.config.evaluate else None
-        if average is None:
-            return None
-        return jax.tree.map(lambda param, mean: mean.astype(param.dtype), state.params, average)
+
+def average_of(state: Any) -> Any:
+    """The average in a state, in the parameters' own precision; None if it keeps none."""
+    average = find_average(state.opt_state)
+    if average is None:
+        return None
+    return jax.tree.map(lambda param, mean: mean.astype(param.dtype), state.params, average)

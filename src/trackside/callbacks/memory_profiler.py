@@ -7,15 +7,17 @@ steps in flight are waited for once per sample.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
-from trackside.callbacks.base import Callback, CallbackConfig
+from trackside.callbacks.callback import Callback, CallbackConfig
+from trackside.callbacks.trainer_view import TrainerView
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
+from trackside.processes import JAX_PROCESSES
 from trackside.profiling.json_list import JsonListWriter, continue_json_list
 from trackside.profiling.leak import LeakWatch
 from trackside.profiling.memory import MemorySampler
@@ -35,21 +37,11 @@ class MemoryProfileConfig(CallbackConfig):
     log_device_memory: bool = True
     """Whether to ask the devices' allocators."""
 
-    # By name only, so that the three above come first.
-    every_n_epochs: int = field(default=1, kw_only=True)
-    every_n_steps: int = field(default=-1, kw_only=True)
-    main_process_only: bool = field(default=False, kw_only=True)
-    on_error: Literal["raise", "warn"] = field(default="raise", kw_only=True)
-
     def __post_init__(self) -> None:
         Every(self.profile_every_n_steps, "MemoryProfileConfig.profile_every_n_steps")
 
-    def create(self, trainer: Any, data_module: Any = None) -> "MemoryProfiler":
-        """Build the callback."""
-        return MemoryProfiler(self, trainer, data_module)
 
-
-class MemoryProfiler(Callback):
+class MemoryProfiler(Callback, config=MemoryProfileConfig):
     """Tracks the memory of devices and host, and who holds it, in `memory_profile.json`.
 
     The file is a JSON list that is whole at every moment. The first sample is taken before the first step; `step` is
@@ -66,13 +58,15 @@ class MemoryProfiler(Callback):
 
     def __init__(
         self,
-        config: MemoryProfileConfig,
-        trainer: Any = None,
+        config: MemoryProfileConfig | None = None,
+        trainer: TrainerView | None = None,
         data_module: Any = None,
         clock: Clock = SYSTEM_CLOCK,
     ):
         super().__init__(config, trainer, data_module)
-        self.plan = Every(config.profile_every_n_steps)
+        self.plan = Every(self.config.profile_every_n_steps)
+        self._leaks = LeakWatch()
+        self._sampler: MemorySampler | None = None
         self._clock = clock
         self._file: JsonListWriter | None = None
         self._num_failed = 0
@@ -80,7 +74,7 @@ class MemoryProfiler(Callback):
     @property
     def path(self) -> Path:
         """The file; each process of a run has its own."""
-        index = jax.process_index()
+        index = (self.trainer.processes if self.is_bound else JAX_PROCESSES).index
         return Path(self.config.log_dir) / (f"memory_profile-{index:05d}.json" if index else "memory_profile.json")
 
     def on_training_start(self) -> None:
@@ -96,7 +90,7 @@ class MemoryProfiler(Callback):
         self._num_failed = 0
         self._leaks = LeakWatch()
         self._sampler = MemorySampler(jax.local_devices() if self.config.log_device_memory else (), self._clock)
-        self.trainer.events.write("memory_profile", path=str(self.path.absolute()), step=step)
+        self.trainer.run_log.write("memory_profile", path=str(self.path.absolute()), step=step)
         self._sample(step)
 
     def on_boundary(self, epoch_idx: int, step_idx: int) -> None:
@@ -110,15 +104,16 @@ class MemoryProfiler(Callback):
             file.close()
 
     def _sample(self, step: int) -> None:
-        sample = self._sampler.sample(step, *self.trainer.memory_owners())
+        assert self._sampler is not None
+        sample = self._sampler.sample(step, *self.trainer.measurements.memory_owners())
         self._write(sample)
         logger = self.trainer.logger
-        self.trainer.events.write("memory", **sample)
+        self.trainer.run_log.write("memory", **sample)
         if logger.tools:
             logger.log_host_metrics(dict(_scalars(sample)), step, "memory")
         for leak in self._leaks.add(sample):
             LOGGER.warning("memory may leak: %s", leak)
-            self.trainer.events.write(
+            self.trainer.run_log.write(
                 "memory_leak",
                 step=step,
                 name=leak.name,

@@ -21,7 +21,7 @@ from trackside.decoding.record import Evaluation, Score, TrainingRecord, score
 from trackside.decoding.step import LossFunction
 from trackside.optional import require
 from trackside.profiling import profile_data_loader, profile_make_step
-from trackside.trainer.feed import BufferGuard
+from trackside.trainer.buffer_guard import BufferGuard
 
 MAX_INFLIGHT_STEPS = 2
 BEST_NAME = "best.eqx"

@@ -109,7 +109,7 @@ class TrainingRecord:
         if self.profiler is not None:
             self._timed_before = self.profiler.get_summary()
             if self.profiler.events is None:
-                self.profiler.events, self._lends_events = self.logger.events, True
+                self.profiler.events, self._lends_events = self.logger.run_log, True
         return self
 
     def __exit__(
@@ -157,7 +157,7 @@ class TrainingRecord:
         _log_profile(profiler)
         findings = find(RunFacts(timers=_since(profiler.get_summary(), self._timed_before)))
         for finding in findings:
-            self.logger.events.write("finding", **finding.to_dict())
+            self.logger.run_log.write("finding", **finding.to_dict())
         if findings:
             LOGGER.info("%s", render_findings(findings).plain)
 
@@ -183,7 +183,7 @@ class TrainingRecord:
         except OSError as error:
             LOGGER.error("the best model could not be written to %s: %s", path, error)
             return
-        self.logger.events.write("best", step=evaluation.step, epoch=evaluation.epoch, val_r2=r2, path=str(path))
+        self.logger.run_log.write("best", step=evaluation.step, epoch=evaluation.epoch, val_r2=r2, path=str(path))
 
 
 def _wandb_row(evaluation: Evaluation) -> dict[str, float]:

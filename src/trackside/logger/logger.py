@@ -1,45 +1,65 @@
-"""The logger: turns metrics into rows, and rows into the event file and the tools."""
+"""The logger: turns metrics into rows of the run log."""
 
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError, MetricError, TracksideError
-from trackside.events import EventWriter, NullEventWriter
-from trackside.logger.environment import gather_environment
-from trackside.logger.fanout import ToolFanout
-from trackside.logger.logger_config import LoggerConfig
-from trackside.logger.media import MediaLogging
+from trackside.logger.config import LoggerConfig
+from trackside.logger.images import render_figure, to_image, to_numbers
+from trackside.logger.log_interval import LogInterval
+from trackside.logger.numbers import to_floats, to_numbers_by_name
 from trackside.logger.redact import redact
-from trackside.logger.rows import to_floats, to_numbers_by_name
-from trackside.logger.run_directory import RunDirectory, to_plain_config
-from trackside.logger.step_timer import StepTimer
+from trackside.logger.run_directory import to_plain_config
+from trackside.logger.run_log import RunLog
 from trackside.logger.tool import LoggerTool
+from trackside.logger.tool_fanout import build_tools
+from trackside.profiling.ledger import LOGGING, Ledger
 
 LOGGER = logging.getLogger(__name__)
 
-Mode = Literal["default", "train", "val", "test"]
-EPOCH_MODES = ("train", "val", "test")
+OWN_MODES = frozenset({"time", "memory", "profile"})
+"""Modes of rows about the run itself, which users' functions never see."""
+
+MAX_HELD_ROWS = 16
+MAX_HELD_S = 0.02
+"""How long the row of a completed step may wait to be written together with others."""
 
 
-class Logger(MediaLogging):
-    """Logs metrics, images and text of a training to its event file and to tools.
+class _OpenEpoch(NamedTuple):
+    """An epoch that is running."""
+
+    mode: str
+    started_s: float
+    outer_epoch: int
+
+
+class _HeldRow(NamedTuple):
+    """A row of a completed step that is not written yet."""
+
+    read: Callable[[], Mapping[str, float]]
+    step: int
+    completed_s: float
+
+
+class Logger:
+    """Logs metrics, images and text of a training to its run log.
 
     Closed by `finalize`; used again after that, it reopens by itself and appends.
 
     Args:
         config: Where and how often to log.
-        metric_postprocess_fn: Takes a row's numbers by name and returns what to log instead. Every row passes through
-            it: those of training steps, epochs and callbacks.
+        metric_postprocess_fn: Takes a row's numbers by name and returns what to log instead. Rows of training steps,
+            epochs and evaluations pass through it; rows about the run itself (`time`, `memory`, `profile`) do not.
         clock: Where times come from.
         process_index: Which process of the run this is. The first writes the configuration and has the tools; each
             has its own event file and log file.
-        opens_now: Whether the files are opened and the tools started at once, and not at the first use.
+        ledger: Where the time for writing rows of steps is booked.
 
     Attributes:
         config: The config.
@@ -48,9 +68,7 @@ class Logger(MediaLogging):
         epoch: The current epoch.
         step: The last step that was logged or that an epoch started at.
         found_nans: Whether a row since the start of the training held a NaN or an infinity.
-        epoch_start_time_stack: When the epochs that are running started, innermost last.
-        mode_stack: Their modes.
-        events: The event file.
+        run_log: Where the rows go.
 
     Raises:
         ConfigError: `log_path` cannot be written to, or a tool needs one and there is none.
@@ -63,7 +81,7 @@ class Logger(MediaLogging):
         *,
         clock: Clock = SYSTEM_CLOCK,
         process_index: int = 0,
-        opens_now: bool = True,
+        ledger: Ledger | None = None,
     ):
         self.config = config
         self.log_path = config.log_path
@@ -71,79 +89,80 @@ class Logger(MediaLogging):
         self.epoch = 0
         self.step = 0
         self.found_nans = False
-        self.epoch_start_time_stack: list[float] = []
-        self.mode_stack: list[Mode] = []
-        self._epoch_stack: list[int] = []
-        self._timer = StepTimer()
+        self._now = clock.now
+        self._ledger = Ledger(clock) if ledger is None else ledger
+        self._epochs: list[_OpenEpoch] = []
+        self._held: list[_HeldRow] = []
+        self._interval = LogInterval()
         self._starts_timing = True
         self._nan_names: set[str] = set()
-        self._config: dict[str, Any] = {}
-        self._environment: dict[str, Any] | None = None
-        self._clock = clock
-        self._now = clock.now
-        self._process_index = process_index
-        self.write_held_back: Callable[[], None] | None = None
-        """Writes rows of steps that somebody holds back. Called before anything else is logged: rows come in the order
-        of their steps, and W&B refuses those that do not."""
-        self._is_open = False
-        self.events: EventWriter | NullEventWriter = NullEventWriter()
-        self._tools = ToolFanout((), self, clock)
-        if opens_now:
-            self._open()
+        tools = config.log_tools if process_index == 0 else ()
+        self.run_log = RunLog(
+            config.log_path, config.cmd_logging_name, lambda: build_tools(tools, self, clock), process_index, clock
+        )
+        self.run_log.open()
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> str:
         """The current mode: that of the innermost epoch, `default` outside of any."""
-        return self.mode_stack[-1] if self.mode_stack else "default"
+        return self._epochs[-1].mode if self._epochs else "default"
+
+    @property
+    def mode_stack(self) -> list[str]:
+        """The modes of the epochs that are running, innermost last."""
+        return [epoch.mode for epoch in self._epochs]
+
+    @property
+    def epoch_start_time_stack(self) -> list[float]:
+        """When these epochs started, on the clock."""
+        return [epoch.started_s for epoch in self._epochs]
 
     @property
     def last_step(self) -> int:
         """The step of the last row of training."""
-        return self._timer.last_step
+        return self._interval.last_step
 
     @property
     def last_step_time(self) -> float | None:
         """When the last row of training was logged, on the clock; None before any."""
-        return self._timer.last_step_time
+        return self._interval.last_step_time
 
     @property
     def is_open(self) -> bool:
         """Whether the run's files are open: from the start, or the last use, to `finalize`."""
-        return self._is_open
+        return self.run_log.is_open
 
     @property
     def tools(self) -> list[LoggerTool]:
         """The tools that get what is logged."""
-        return self._tools.tools
+        return self.run_log.tools.tools
 
     def on_training_start(self) -> None:
         """Set up the logger for a training: no epoch is running, no NaN was found, no step was timed."""
-        self._reopen()
-        self._leave_epochs()
+        self.run_log.attach()
+        self.run_log.open()
+        self._epochs.clear()
         self.found_nans = False
         self._nan_names.clear()
         self._start_timing(self.step)
         self._starts_timing = True
 
-    def finalize(self, status: str) -> None:
+    def finalize(self, status: str, step: int | None = None) -> None:
         """Close the logger: its tools, the event file and the log file. Closing it again does nothing.
 
         Args:
             status: How the training ended: `success`, or another word for what went wrong.
+            step: The step that it ended at; the last that was logged if left out.
         """
-        if not self._is_open:
-            return
-        self._is_open = False
-        self._leave_epochs()
-        try:
-            self._tools.finalize(status)
-        finally:  # also when the user loses patience
-            self.events.write("status", status=status, step=self.step, epoch=self.epoch)
-            self._directory.close()
+        self.write_held_rows()
+        self._epochs.clear()
+        self.step = self.step if step is None else step
+        self.run_log.close(status, self.step, self.epoch)
 
     def flush(self) -> None:
         """Wait until the tools have what was logged so far. The event file always has it."""
-        self._tools.flush()
+        self.write_held_rows()
+        self.run_log.flush()
 
     def log_config(self, config: ConfigDict | Mapping[str, Any]) -> None:
         """Log the configuration, without its secrets, to `config.json` and the tools.
@@ -151,88 +170,91 @@ class Logger(MediaLogging):
         Args:
             config: A config, or a dict of configs or plain values. Several calls add up, by their top-level keys.
         """
-        self._reopen()
-        plain = redact(to_plain_config(config if isinstance(config, ConfigDict) else dict(config)))
-        self._config.update(plain)
-        self.events.write("config", config=plain)
-        if self._process_index == 0:
-            try:
-                self._directory.write_config(self._config)
-            except OSError as error:
-                LOGGER.error("The configuration could not be written to %s: %s.", self.log_path, error)
-        self._tools.log_config(self._config)
+        self.run_log.open()
+        self.run_log.write_config(redact(to_plain_config(config if isinstance(config, ConfigDict) else dict(config))))
 
     def log_environment(self, extra: Mapping[str, Any]) -> None:
-        """Add to what the run's environment rows tell; a reader merges them.
+        """Add to what the run's environment rows say; a reader merges them.
 
         Args:
             extra: Fields by name, such as `devices`; secrets are left out.
         """
-        self._reopen()
-        extra = redact(extra)
-        self.events.write("environment", **extra)
-        if self._environment is not None:
-            self._environment.update(extra)
+        self.run_log.open()
+        self.run_log.write_environment(extra)
 
     def rewind(self, step: int) -> None:
-        """Say that a training goes on from a checkpoint, so that no tool shows a step twice.
+        """Say that a training continues from a checkpoint, so that no tool shows a step twice.
 
         The event file keeps every row; of those with the same step and mode, the last counts.
 
         Args:
             step: The step of the checkpoint.
         """
-        self._reopen()
-        self._tools.rewind(step)
+        self.run_log.open()
+        self.run_log.tools.rewind(step)
 
-    def start_epoch(
-        self, epoch: int, step: int, mode: Literal["train", "val", "test"] = "train", elapsed_s: float = 0.0
-    ) -> None:
-        """Start an epoch, possibly inside another, which goes on after `end_epoch`.
+    # --- epochs -------------------------------------------------------------------------------------------------------
+
+    def start_epoch(self, epoch: int, step: int, mode: str = "train", elapsed_s: float = 0.0) -> None:
+        """Start an epoch, possibly inside another, which continues after `end_epoch`.
 
         Args:
             epoch: The index of the epoch.
             step: The index of the training step.
-            mode: What the epoch is for: `train`, `val` or `test`.
+            mode: What the epoch is for: `train`, `val`, `test`, or any other name.
             elapsed_s: How long the epoch took before it was interrupted, if it was.
         """
-        if mode not in EPOCH_MODES:
-            raise ConfigError(f"start_epoch: mode is {mode!r}. Use one of {', '.join(map(repr, EPOCH_MODES))}.")
-        self._reopen()
-        self._epoch_stack.append(self.epoch)
-        self.mode_stack.append(mode)
-        self.epoch_start_time_stack.append(self._now() - elapsed_s)
+        if not isinstance(mode, str) or not mode or mode in OWN_MODES:
+            taken = ", ".join(sorted(OWN_MODES))
+            raise ConfigError(f"start_epoch: mode is {mode!r}. Use a name such as 'val' that is none of {taken}.")
+        self.run_log.open()
+        self._epochs.append(_OpenEpoch(mode, self._now() - elapsed_s, self.epoch))
         self.epoch = epoch
         self.step = step
         if mode == "train" and self._starts_timing:
             self._start_timing(step)
 
-    def end_epoch(self, metrics: Any, step: int) -> dict[str, Any]:
-        """End the current epoch, log its metrics, and go back to the epoch around it, if any.
+    def complete_metrics(self, metrics: Any) -> dict[str, float]:
+        """What the current epoch's row will hold: its metrics, `epoch_time`, and what `metric_postprocess_fn` adds.
 
-        The row of a training epoch has the mode `train_epoch`, beside those of its steps.
+        For those who look at an epoch's metrics before `end_epoch` logs them.
+
+        Args:
+            metrics: The epoch's metrics: numbers by name, or metrics in any other form.
+        """
+        if not self._epochs:
+            raise TracksideError("end_epoch() was called and no epoch is running. Call start_epoch() before it.")
+        mode, started_s, _ = self._epochs[-1]
+        values = {**to_numbers_by_name(metrics), "epoch_time": self._now() - started_s}
+        return self._postprocess(values, self.step, "train_epoch" if mode == "train" else mode)
+
+    def end_epoch(self, metrics: Any, step: int, is_complete: bool = False) -> dict[str, Any]:
+        """End the current epoch, log its metrics, and return to the epoch around it, if any.
+
+        The row of a training epoch has the mode `train_epoch`, next to those of its steps.
 
         Args:
             metrics: The epoch's metrics: numbers by name, or metrics in any other form.
             step: The index of the training step.
+            is_complete: Whether they are what `complete_metrics` has given.
 
         Returns:
-            The metrics passed, not reset, and what was logged beside them: `epoch_time` in seconds, with everything
+            The metrics passed, not reset, and what was logged in addition: `epoch_time` in seconds, with everything
             that happened inside the epoch, and what `metric_postprocess_fn` added.
         """
-        if not self.mode_stack:
-            raise TracksideError("end_epoch() was called and no epoch is running. Call start_epoch() before it.")
-        self._reopen()
-        self._write_held_back()
-        mode, start, outer_epoch = self.mode_stack.pop(), self.epoch_start_time_stack.pop(), self._epoch_stack.pop()
+        self.run_log.open()
+        self.write_held_rows()
+        values = to_floats(metrics) if is_complete else self.complete_metrics(metrics)
+        mode, started_s, outer_epoch = self._epochs.pop()
         self.step = step
-        values = {**to_numbers_by_name(metrics), "epoch_time": self._now() - start}
-        logged = self._log(values, step, "train_epoch" if mode == "train" else mode)
+        self._log(values, step, "train_epoch" if mode == "train" else mode)
         if mode != "train":
-            self.exclude_time(self._now() - start)
-        if self.mode_stack:
+            self.exclude_time(self._now() - started_s)
+        if self._epochs:
             self.epoch = outer_epoch
-        return {**logged, **metrics} if isinstance(metrics, Mapping) else logged
+        return {**values, **metrics} if isinstance(metrics, Mapping) else values
+
+    # --- steps --------------------------------------------------------------------------------------------------------
 
     def log_step(self, metrics: Any, step: int) -> Any:
         """Log the metrics of the steps since the last row, if a row is due at this step.
@@ -264,17 +286,42 @@ class Logger(MediaLogging):
             step: The current step.
             now_s: When the step was over, on the logger's clock, if that was before this call.
         """
-        if not self._is_open:
-            self._reopen()
+        if not self.run_log.is_open:
+            self.run_log.open()
         self.step = step
         mode = self.mode
         row = {**host_metrics, "epoch": self.epoch}
         if mode == "train" or mode == "default":
             now = self._now() if now_s is None else now_s
-            seconds = self._timer.lap(step, now)
+            seconds = self._interval.lap(step, now)
             if seconds is not None:
                 row["step_time"] = seconds
-        self._log(row, step, mode)
+        self._log(self._postprocess(row, step, mode), step, mode)
+
+    def hold_row(self, read: Callable[[], Mapping[str, float]], step: int, completed_s: float) -> None:
+        """Log the row of a completed step now, or in a moment together with others.
+
+        Several at once cost a third of what they cost one by one between two steps, when each finds the caches cold.
+        Whatever else is logged comes after them: rows come in the order of their steps, and W&B refuses others.
+
+        Args:
+            read: Gives the numbers by name.
+            step: The step.
+            completed_s: When it completed, on the logger's clock.
+        """
+        self._held.append(_HeldRow(read, step, completed_s))
+        if len(self._held) >= MAX_HELD_ROWS or completed_s - self._held[0].completed_s > MAX_HELD_S:
+            self.write_held_rows()
+
+    def write_held_rows(self) -> None:
+        """Write the rows that wait to be written together."""
+        if not self._held:
+            return
+        before = self._ledger.switch(LOGGING)
+        held, self._held = self._held, []
+        for row in held:
+            self.log_row(row.read(), row.step, row.completed_s)
+        self._ledger.switch(before)
 
     def exclude_time(self, seconds: float) -> None:
         """Leave `seconds` that just passed out of `step_time`, as for compilation or a checkpoint.
@@ -282,8 +329,8 @@ class Logger(MediaLogging):
         Args:
             seconds: How long it took. Time within an epoch of validation or test is left out anyway.
         """
-        if set(self.mode_stack) <= {"train"}:
-            self._timer.exclude(seconds)
+        if all(epoch.mode == "train" for epoch in self._epochs):
+            self._interval.exclude(seconds)
 
     def pause_timing(self, step: int) -> None:
         """Leave the steps from now on out of `step_time`, as those that a capture slows down.
@@ -291,7 +338,7 @@ class Logger(MediaLogging):
         Args:
             step: The last step that was not disturbed.
         """
-        self._timer.pause(step, self._now())
+        self._interval.pause(step, self._now())
 
     def resume_timing(self, step: int) -> None:
         """Count again.
@@ -299,7 +346,7 @@ class Logger(MediaLogging):
         Args:
             step: The last step that was disturbed.
         """
-        self._timer.resume(step, self._now())
+        self._interval.resume(step, self._now())
 
     def log_host_metrics(self, host_metrics: Mapping[str, Any], step: int, mode: str | None = None) -> None:
         """Log numbers, as callbacks do.
@@ -309,27 +356,69 @@ class Logger(MediaLogging):
             step: The current step.
             mode: What to log them under; None for the current mode.
         """
-        self._reopen()
-        self._write_held_back()
-        self._log(to_floats(host_metrics), step, self.mode if mode is None else mode)
+        self.run_log.open()
+        self.write_held_rows()
+        mode = self.mode if mode is None else mode
+        self._log(self._postprocess(to_floats(host_metrics), step, mode), step, mode)
 
-    def _write_held_back(self) -> None:
-        if self.write_held_back is not None:
-            self.write_held_back()
+    def report_non_finite(self, values: Mapping[str, float], step: int) -> None:
+        """Record that a step was not finite.
 
-    def _log(self, values: dict[str, float], step: int, mode: str) -> dict[str, float]:
-        if self.metric_postprocess_fn is not None:
-            values = self._postprocess(values, step, mode)
+        Args:
+            values: The values that show it, by name.
+            step: The step.
+        """
+        self.found_nans = True
+        self.run_log.write("non_finite", step=step, values={name: str(value) for name, value in values.items()})
+
+    # --- images, text, histograms and figures -------------------------------------------------------------------------
+
+    def log_image(self, name: str, value: Any, step: int, mode: str | None = None) -> None:
+        """Log an image or a batch of them to the tools that show images.
+
+        Args:
+            name: What to call it.
+            value: numpy or JAX array, HxW, HxWxC or NxHxWxC; uint8, or float in [0, 1].
+            step: The current step.
+            mode: What to log it under; None for the current mode.
+        """
+        self._show("log_image", name, to_image(name, value), step, mode)
+
+    def log_text(self, name: str, value: str, step: int, mode: str | None = None) -> None:
+        """Log text to the event file and the tools that show text; arguments as for `log_image`."""
+        if not isinstance(value, str):
+            raise MetricError(f"log_text: {name!r} is a {type(value).__name__}. Pass a string.")
+        self._show("log_text", name, value, step, mode)
+        mode = self.mode if mode is None else mode
+        self.run_log.write("text", name=name, text=value, step=step, epoch=self.epoch, mode=mode)
+
+    def log_histogram(self, name: str, value: Any, step: int, mode: str | None = None) -> None:
+        """Log the distribution of an array's finite numbers; other arguments as for `log_image`."""
+        self._show("log_histogram", name, to_numbers(name, value), step, mode)
+
+    def log_figure(self, name: str, value: Any, step: int, mode: str | None = None) -> None:
+        """Log a matplotlib figure as it looks now; other arguments as for `log_image`."""
+        self.run_log.open()
+        if self.run_log.tools.can_show("log_figure"):  # drawing takes long
+            self._show("log_figure", name, render_figure(name, value), step, mode)
+
+    def _show(self, method: str, name: str, value: np.ndarray | str, step: int, mode: str | None) -> None:
+        self.run_log.open()
+        self.write_held_rows()
+        self.run_log.tools.show(method, name, value, step, self.mode if mode is None else mode)
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def _log(self, values: dict[str, float], step: int, mode: str) -> None:
         # One sum finds out whether any value is not finite.
         if not math.isfinite(sum(values.values())):
             self._check_for_nans(values, step)
-        self.events.write_metrics(values, step, self.epoch, mode)
-        if self._tools:
-            self._tools.log_metrics(values, step, self.epoch, mode)
-        return values
+        self.run_log.write_metrics(values, step, self.epoch, mode)
 
     def _postprocess(self, values: dict[str, float], step: int, mode: str) -> dict[str, float]:
-        function = cast(Callable[[dict[str, float]], dict[str, float]], self.metric_postprocess_fn)
+        function = self.metric_postprocess_fn
+        if function is None or mode in OWN_MODES:
+            return values
         name = getattr(function, "__qualname__", repr(function))
         try:
             processed = function(dict(values))
@@ -355,49 +444,8 @@ class Logger(MediaLogging):
             self._nan_names.update(new)
             found = ", ".join(f"{name}={float(value)}" for name, value in new.items())
             where = "" if step is None else f" at step {step}"
-            LOGGER.warning("Found values that are not finite%s: %s.", where, found)
-
-    def _can_show(self, method: str) -> bool:
-        self._reopen()
-        return self._tools.can_show(method)
-
-    def _show(self, method: str, name: str, value: np.ndarray | str, step: int, mode: str | None) -> None:
-        self._reopen()
-        self._write_held_back()
-        self._tools.show(method, name, value, step, self.mode if mode is None else mode)
-
-    def _write_text(self, name: str, value: str, step: int, mode: str | None) -> None:
-        mode = self.mode if mode is None else mode
-        self.events.write("text", name=name, text=value, step=step, epoch=self.epoch, mode=mode)
-
-    def _open(self) -> None:
-        config = self.config
-        self._directory = RunDirectory(self.log_path, config.cmd_logging_name, self._process_index, self._clock)
-        self.events = self._directory.events
-        try:
-            self._tools = ToolFanout(config.log_tools if self._process_index == 0 else (), self, self._clock)
-        except BaseException:
-            self._directory.close()
-            raise
-        self._is_open = True
-        if self.log_path is not None:
-            if self._environment is None:
-                self._environment = gather_environment(self._process_index)
-                if self._directory.held_a_run:
-                    LOGGER.warning("%s holds a run already; this one is appended to its files", self.log_path)
-            self.events.write("environment", **self._environment)
-
-    def _reopen(self) -> None:
-        if not self._is_open:
-            self._open()
-            if self._config:
-                self._tools.log_config(self._config)
-
-    def _leave_epochs(self) -> None:
-        self.mode_stack.clear()
-        self.epoch_start_time_stack.clear()
-        self._epoch_stack.clear()
+            LOGGER.warning("found values that are not finite%s: %s", where, found)
 
     def _start_timing(self, step: int) -> None:
-        self._timer.start(step, self._now())
+        self._interval.start(step, self._now())
         self._starts_timing = False

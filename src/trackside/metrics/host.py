@@ -1,5 +1,6 @@
 """Packed metrics on the host: read, merged over log intervals, and turned into the numbers that are logged."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,8 @@ import numpy as np
 from trackside.metrics.layout import MetricLayout
 from trackside.metrics.packed import Metrics
 from trackside.metrics.step import split_log_modes
+
+_ARRAYS = ("last", "sum", "count", "max", "std_steps", "std_mean", "std_m2")
 
 
 class HostMetrics:
@@ -22,7 +25,6 @@ class HostMetrics:
         self.layout = layout
         vector = layout.initial if vector is None else vector
         at, floats, lead = layout.slices, vector.view(np.float32), vector.shape[:-1]
-        self.is_finite = not vector[..., 0].any()
         self.num_steps = int(vector[..., 1].sum())
         self.last = floats[..., at["last"]]
         words = floats[..., at["sum"]].reshape(*lead, 2, -1)
@@ -53,7 +55,6 @@ class HostMetrics:
 
     def merge(self, later: "HostMetrics") -> None:
         """Take in the metrics of steps that came after these."""
-        self.is_finite = self.is_finite and later.is_finite
         self.num_steps += later.num_steps
         seen = later.count > 0
         self.last = later.last if seen.all() else np.where(seen, later.last, self.last)
@@ -84,9 +85,24 @@ class HostMetrics:
                     del values[spec.logged_name(mode)]
         return values
 
-    def last_step(self) -> dict[str, float]:
-        """Value / count of the last step, by the metrics' own names."""
-        return dict(zip(self.layout.names, self.last.tolist(), strict=True))
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON can hold it, to the last bit."""
+        arrays = {name: np.asarray(getattr(self, name), np.float64).tobytes() for name in _ARRAYS}
+        encoded = {name: base64.b64encode(data).decode() for name, data in arrays.items()}
+        return {"num_steps": self.num_steps, "names": list(self.layout.names), **encoded}
+
+    @classmethod
+    def from_plain(cls, layout: MetricLayout, plain: Mapping[str, Any]) -> "HostMetrics | None":
+        """Back from `to_plain`; None if it was of other metrics."""
+        metrics = cls(layout)
+        arrays = {name: np.frombuffer(base64.b64decode(plain[name]), np.float64).copy() for name in _ARRAYS}
+        fits = all(arrays[name].shape == getattr(metrics, name).shape for name in _ARRAYS)
+        if tuple(plain["names"]) != layout.names or not fits:
+            return None
+        metrics.num_steps = plain["num_steps"]
+        for name, array in arrays.items():
+            setattr(metrics, name, array)
+        return metrics
 
     def _by_logged_name(self, mean: np.ndarray) -> dict[str, float]:
         outputs = self.layout.outputs

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
-from trackside.profiling.ledger import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER, CallTimes
+from trackside.profiling.call_record import CallRecord
+from trackside.profiling.ledger import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER
 
 SAMPLE_EVERY_S = 0.1
 _MAX_SAMPLES = 32
@@ -55,7 +56,7 @@ class DeviceClock:
         """Whether it is known how long a call takes on the device."""
         return self._typical_s is not None
 
-    def add_calls(self, calls: Iterable[CallTimes], between: str) -> None:
+    def add_calls(self, calls: Iterable[CallRecord], between: str) -> None:
         """Account for calls. They are given in order; it need not be at once.
 
         Args:
@@ -66,15 +67,15 @@ class DeviceClock:
             self._add_call(call, between)
             between = OTHER
 
-    def _add_call(self, call: CallTimes, between: str) -> None:
-        started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, _, _ = call
+    def _add_call(self, call: CallRecord, between: str) -> None:
+        ready_s, was_idle = call.ready_s, call.was_idle
         self._num_calls += 1
-        if was_blocked:
+        if call.was_blocked:
             self._note_completion(ready_s)
         typical_s = self._typical_s
         if typical_s is None:
             return
-        begins_s = ready_s if self._starts_when_called else dispatched_s
+        begins_s = ready_s if self._starts_when_called else call.dispatched_s
         done_s = self._done_s
         if done_s is not None:
             if was_idle and done_s > ready_s:  # it was done earlier than was thought
@@ -84,9 +85,9 @@ class DeviceClock:
                 done_s = ready_s
             if begins_s > done_s:
                 phases = (
-                    (between, started_s),
-                    (DATA_WAIT, batch_s),
-                    (HOST_TO_DEVICE, placed_s),
+                    (between, call.started_s),
+                    (DATA_WAIT, call.batch_s),
+                    (HOST_TO_DEVICE, call.placed_s),
                     (OTHER, ready_s),
                     (DISPATCH, begins_s),
                 )

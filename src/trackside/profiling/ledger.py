@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.profiling.call_record import CallRecord
 
 DATA_WAIT = "data_wait"
 HOST_TO_DEVICE = "host_to_device"
@@ -26,12 +27,6 @@ STEP_PARTS = (HOST_TO_DEVICE, DISPATCH, DEVICE_WAIT)
 """The parts in which a training step is under way: what is left of a run's time when all else is taken away."""
 CALLBACK = "callback/"
 """What the parts of callbacks begin with; their names follow."""
-
-
-CallTimes = tuple[float, float, float, float, float, bool, bool, int, int]
-"""A call of the training step: when the loop began to get its batch, had it, had it on its way to the device, found
-room among the calls in flight, and when the call returned; whether the device was idle then, and whether the loop was
-blocked by it; how many steps it makes, and how many examples they have."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +156,8 @@ class Ledger:
         clock: Where times come from.
 
     Attributes:
+        calls: Calls of a training step that are not accounted for yet. A loop adds to it; they are accounted for
+            several at once, which costs less than one by one, and before anything else is.
         num_steps: Training steps so far.
         num_samples: Examples so far.
         num_tokens: Tokens so far.
@@ -168,34 +165,46 @@ class Ledger:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK):
         self._now = clock.now
-        self._seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self._part = OTHER
         self._since_s: float | None = None
         self._gc = _GarbageWatch(clock)
-        self.num_steps = 0
-        self.num_samples = 0
-        self.num_tokens = 0
+        self._take_calls: Callable[[list[CallRecord]], None] = self.add_calls
+        self.calls: list[CallRecord] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again with nothing spent."""
+        self._seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self._longest, self._longest_s = OTHER, 0.0
-        self.before_switch: Callable[[], None] | None = None
-        """Accounts for what has happened and was not told yet; called before anything else is accounted for."""
+        self._gc.seconds = 0.0
+        self.calls.clear()
+        self.num_steps = self.num_samples = self.num_tokens = 0
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it is keeping account."""
-        return self._since_s is not None
+    def start(self, take_calls: Callable[[list[CallRecord]], None] | None = None) -> None:
+        """Begin to keep account.
 
-    def start(self) -> None:
-        """Begin to keep account."""
+        Args:
+            take_calls: Accounts for calls by `add_calls`, and does what else has to be done with them; by default
+                they are accounted for and that is all.
+        """
         if self._since_s is None:
             self._since_s, self._part = self._now(), OTHER
+            self._take_calls = self.add_calls if take_calls is None else take_calls
             self._gc.start()
 
     def stop(self) -> None:
-        """Stop; `start` goes on."""
+        """Stop. `start` continues."""
         if self._since_s is not None:
             self.switch(OTHER)
             self._since_s = None
             self._gc.stop()
+
+    def account(self) -> None:
+        """Account for the calls in `calls`."""
+        if self.calls:
+            calls = self.calls[:]
+            self.calls.clear()
+            self._take_calls(calls)
 
     def __enter__(self) -> "Ledger":
         self.start()
@@ -210,8 +219,8 @@ class Ledger:
         Returns:
             The part that it counted for until now.
         """
-        if self.before_switch is not None:
-            self.before_switch()
+        if self.calls:
+            self.account()
         before, since_s = self._part, self._since_s
         if since_s is not None:
             now_s = self._now()
@@ -232,21 +241,21 @@ class Ledger:
         finally:
             self.switch(before)
 
-    def add_calls(self, calls: Iterable[CallTimes]) -> None:
+    def add_calls(self, calls: Iterable[CallRecord]) -> None:
         """Account for calls of the training step, from the times that the loop has taken anyway."""
         since_s = self._since_s
         if since_s is None:
             return
         other_s = data_wait_s = host_to_device_s = device_wait_s = dispatch_s = 0.0
-        for started_s, batch_s, placed_s, ready_s, dispatched_s, _, _, num_steps, num_samples in calls:
-            other_s += started_s - since_s
-            data_wait_s += batch_s - started_s
-            host_to_device_s += placed_s - batch_s
-            device_wait_s += ready_s - placed_s
-            dispatch_s += dispatched_s - ready_s
-            since_s = dispatched_s
-            self.num_steps += num_steps
-            self.num_samples += num_samples
+        for call in calls:
+            other_s += call.started_s - since_s
+            data_wait_s += call.batch_s - call.started_s
+            host_to_device_s += call.placed_s - call.batch_s
+            device_wait_s += call.ready_s - call.placed_s
+            dispatch_s += call.dispatched_s - call.ready_s
+            since_s = call.dispatched_s
+            self.num_steps += call.num_steps
+            self.num_samples += call.num_samples
         seconds, self._since_s = self._seconds, since_s
         seconds[OTHER] += other_s
         seconds[DATA_WAIT] += data_wait_s

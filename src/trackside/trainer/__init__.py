@@ -2,11 +2,11 @@
 
 from trackside.trainer.batch import Batch, DataloaderModule
 from trackside.trainer.config import TrainerConfig
-from trackside.trainer.learning_rate import SchedulerConfig, register_schedule
+from trackside.trainer.lr_schedules import SchedulerConfig, register_schedule
 from trackside.trainer.models import ModelConfig
 from trackside.trainer.optimizer import OptimizerConfig, register_optimizer
 from trackside.trainer.sharding import ParallelConfig
-from trackside.trainer.state import TrainState
+from trackside.trainer.train_state import TrainState
 from trackside.trainer.trainer import LOGGER, TrainerModule
 
 __all__ = [

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from trackside.errors import DataError
+from trackside.tree_paths import leaf_path
 
 _registered: set[type] = set()
 
@@ -76,12 +78,17 @@ def _slice_leaf(leaf: Any, index: Any) -> Any:
     return jax.eval_shape(lambda array: array[index], leaf)
 
 
+def zeros_for_shape(leaf: Any) -> Any:
+    """An array of zeros for a `jax.ShapeDtypeStruct`; anything else as it is."""
+    return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+
 def batch_size(batch: Any) -> int:
     """The number of examples in a batch: the length of its leaves, which all have to agree."""
     sizes = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         if getattr(leaf, "ndim", 0):
-            sizes[jax.tree_util.keystr(path, simple=True, separator=".")] = leaf.shape[0]
+            sizes[leaf_path(path)] = leaf.shape[0]
     if not sizes:
         raise DataError(f"batch: expected at least one array with a leading batch dimension, got {batch!r}")
     if len(set(sizes.values())) > 1:

@@ -15,32 +15,28 @@ import numpy as np
 from trackside.errors import DataError
 from trackside.metrics import MetricLayout, Metrics
 from trackside.trainer.batch import batch_size
-from trackside.trainer.feed import BatchPlacement, BufferGuard, open_loader
-from trackside.trainer.processes import check_same
-from trackside.trainer.sharding import replicated
-from trackside.trainer.state import Carry
-from trackside.trainer.step import EvalStep, StepCompiler
+from trackside.trainer.buffer_guard import BufferGuard
+from trackside.trainer.engine import Engine
+from trackside.trainer.loaders import open_loader
+from trackside.trainer.train_state import Carry
 
 
 class Evaluator:
     """Runs an evaluation step, or a prediction, over a loader.
 
     Args:
-        compiler: Compiles for the mesh.
-        placement: Places batches on the mesh.
+        engine: What to run it on.
         max_inflight_steps: How many calls may be under way.
         watch: Watches the compiles of a function under a name; None leaves them alone.
     """
 
     def __init__(
         self,
-        compiler: StepCompiler,
-        placement: BatchPlacement,
+        engine: Engine,
         max_inflight_steps: int,
         watch: Callable[[Callable, str], Callable] | None = None,
     ):
-        self._compiler = compiler
-        self._placement = placement
+        self._engine = engine
         self._max_inflight_steps = max_inflight_steps
         self._watch = watch
         self._calls: dict[Any, Callable] = {}
@@ -51,27 +47,27 @@ class Evaluator:
         self,
         carry: Carry,
         loader: Iterable,
-        eval_step: EvalStep,
         layout: MetricLayout,
         tracked: Callable[[Iterable], Iterable] = iter,
+        name: str = "data_loader",
     ) -> Metrics:
         """Metrics over all batches of a loader, on the device.
 
         Args:
             carry: The state.
             loader: The batches.
-            eval_step: The evaluation step.
-            layout: Its metrics.
+            layout: The metrics of the evaluation step.
             tracked: Shows the progress of the iterator that it is given.
+            name: What the loader is called in errors.
         """
         carry = carry._replace(opt_state=None)
-        vector = jax.device_put(layout.initial, replicated(self._compiler.mesh))
+        vector = self._engine.fresh_vector(layout)
 
-        def build(shardings: Any) -> Callable:
-            return self._compiler.compile_eval(eval_step, layout, shardings)
+        def build(is_split: bool) -> Callable:
+            return self._engine.compile_eval(layout, is_split)
 
         in_flight: deque[tuple[Any, Any]] = deque()
-        for batch, call in self._calls_for(loader, ("eval", eval_step, layout), build, in_flight, tracked):
+        for batch, call in self._calls_for(tracked, loader, ("eval", layout), build, in_flight, name):
             vector = call(carry, vector, batch)
             in_flight.append((vector, batch))
         return Metrics(layout, jax.block_until_ready(vector))
@@ -81,11 +77,12 @@ class Evaluator:
         carry = carry._replace(opt_state=None)
         outputs: list[Any] = []
 
-        def build(shardings: Any) -> Callable:
-            return self._compiler.compile_predict(predict_step, shardings)
+        def build(is_split: bool) -> Callable:
+            return self._engine.compile_predict(predict_step, is_split)
 
         in_flight: deque[tuple[Any, Any]] = deque()
-        for batch, call in self._calls_for(loader, ("predict", predict_step), build, in_flight, iter):
+        key = ("predict", predict_step)
+        for batch, call in self._calls_for(iter, loader, key, build, in_flight, "data_loader"):
             output = call(carry, batch)
             in_flight.append((output, batch))
             outputs.append(output)
@@ -100,35 +97,41 @@ class Evaluator:
         return call if self._watch is None else self._watch(call, name)
 
     def _calls_for(
-        self, loader: Iterable, key: tuple, build: Callable, in_flight: deque[tuple[Any, Any]], tracked: Callable
+        self,
+        tracked: Callable[[Iterable], Iterable],
+        loader: Iterable,
+        key: tuple,
+        build: Callable[[bool], Callable],
+        in_flight: deque[tuple[Any, Any]],
+        name: str,
     ) -> Iterable[tuple[Any, Callable]]:
         """Each batch with the compiled call for its size, once there is room among the calls in flight."""
         guard = BufferGuard(loader, self._max_inflight_steps)
+        placement, processes = self._engine.placement, self._engine.processes
         num_batches = num_examples = 0
-        is_shared = jax.process_count() > 1
-        for batch in tracked(open_loader(loader, "data_loader")):
+        is_shared = processes.are_several
+        for batch in tracked(open_loader(loader, name)):
             batch = guard.protect(batch)
             if num_batches == 0:
-                self._placement.check_structure(batch)
+                placement.check_structure(batch)
             num_batches += 1
             self.num_batches += 1
             num_examples += batch_size(batch) if is_shared else 0
-            is_split = is_shared or self._placement.is_divisible(batch)
+            is_split = is_shared or placement.is_divisible(batch)
             if (*key, is_split) not in self._calls:
-                shardings = self._placement.shardings if is_split else replicated(self._compiler.mesh)
-                self._calls[(*key, is_split)] = self._watched(build(shardings), key[0], is_split)
+                self._calls[(*key, is_split)] = self._watched(build(is_split), key[0], is_split)
             if len(in_flight) >= self._max_inflight_steps:
                 jax.block_until_ready(in_flight.popleft()[0])
-            yield (self._placement.place(batch) if is_split else batch), self._calls[(*key, is_split)]
+            yield (placement.place(batch) if is_split else batch), self._calls[(*key, is_split)]
             if guard.on_probation:
                 jax.block_until_ready([result for result, _ in in_flight])
                 in_flight.clear()
-        check_same(
-            {"data_loader, examples to evaluate": num_examples},
-            "give every process as many batches of as many examples as the others",
+        processes.check_same(
+            {f"{name}, examples to evaluate": num_examples},
+            "give every process the same number of batches, with the same number of examples",
         )
         if num_batches == 0:
-            raise DataError("data_loader: gave no batch to evaluate; an iterator can be gone through only once")
+            raise DataError(f"{name}: gave no batch to evaluate; an iterator can be read only once")
 
 
 def _own_rows(output: Any) -> np.ndarray:

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
+from trackside.trainer.batch import zeros_for_shape
 from trackside.trainer.models import ModelAdapter
 from trackside.trainer.sharding import optimizer_specs, param_specs, to_shardings, use_mesh_in_trace
-from trackside.trainer.state import Carry
+from trackside.trainer.train_state import Carry
 
 
 def init_carry(
@@ -65,14 +66,10 @@ def init_carry(
     shardings = to_shardings(mesh, specs)
     if is_abstract:  # the zeros are made inside, and cost nothing if the model looks at shapes only
         zeros_of = exmp_input
-        carry = jax.jit(lambda: make_carry(jax.tree.map(_zeros, zeros_of)), out_shardings=shardings)()
+        carry = jax.jit(lambda: make_carry(jax.tree.map(zeros_for_shape, zeros_of)), out_shardings=shardings)()
     else:
         carry = jax.jit(make_carry, out_shardings=shardings)(exmp_input)
     return carry, shardings
-
-
-def _zeros(leaf: Any) -> Any:
-    return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
 
 def _check_metadata(adapter: ModelAdapter, make_variables: Callable, exmp_input: Any, mesh: Mesh) -> None:

@@ -1,4 +1,4 @@
-"""Signals that ask a training to stop: the step is finished first, and a state is never left half written.
+"""What asks a training to stop: signals, callbacks, the training itself. The step that is under way is finished first.
 
 Where several processes train together, all have to stop after the same step. JAX sees to that: it catches SIGTERM in
 each process, tells the others, and names the step.
@@ -6,14 +6,27 @@ each process, tells the others, and names the step.
 
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
 import jax
 from jax.experimental import multihost_utils
 
+from trackside.processes import Processes
+
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
+
+
+class StopRequest:
+    """Whether a training is to stop before its goal, and as what it ends then."""
+
+    def __init__(self) -> None:
+        self.status = ""
+        """Empty while nothing asks; otherwise how the training ends, such as `nan` or `interrupted`."""
+
+    def ask(self, status: str) -> None:
+        """Ask for a stop after the current step. The first who asks decides how the training ends."""
+        self.status = self.status or status
 
 
 class Interrupts:
@@ -23,16 +36,20 @@ class Interrupts:
     alone, and a SIGTERM to any of them stops all.
 
     Args:
-        request_stop: Called when a signal comes.
+        stop: Who is asked when a signal comes.
+        processes: The processes that train together.
     """
 
-    def __init__(self, request_stop: Callable[[], None]):
+    def __init__(self, stop: StopRequest, processes: Processes):
         self.received: int | None = None
-        self._request_stop = request_stop
+        self.looks_together = processes.are_several and jax.config.values["jax_enable_preemption_service"]
+        """Whether `look` has to be called after every step, since signals reach only one of several processes."""
+        self._are_caught = not processes.are_several
+        self._stop = stop
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread() and jax.process_count() == 1:
+        if threading.current_thread() is threading.main_thread() and self._are_caught:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -41,23 +58,18 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    @property
-    def look_after_step(self) -> Callable[[int], None] | None:
-        """What has to be called after every step to hear of signals; None where signals come by themselves."""
-        is_served = jax.process_count() > 1 and jax.config.values["jax_enable_preemption_service"]
-        return self._look_together if is_served else None
-
-    def _look_together(self, step: int) -> None:
+    def look(self, step: int) -> None:
+        """See, together with the other processes, whether all are to stop after this step."""
         if self.received is None and multihost_utils.reached_preemption_sync_point(step):
             self.received = signal.SIGTERM
-            self._request_stop()
+            self._stop.ask("interrupted")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
-        self._request_stop()
+        self._stop.ask("interrupted")
 
     def leave(self) -> None:
         """End the process as the signal asked for, after everything was closed."""

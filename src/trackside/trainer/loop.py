@@ -7,7 +7,7 @@ What happens, in order:
         on_training_epoch_start
         for each step: batch, room among the steps in flight, call
             when a step has completed: finite check, its log row if one is due, on_training_step
-            at a boundary: on_boundary of those who planned it, validation if one is due, on_settled
+            at a boundary: decide of every callback, on_boundary of those that act, validation if one is due, on_settled
         on_training_epoch_end, the epoch's row, validation if one is due, on_settled
     on_training_end
 
@@ -20,155 +20,155 @@ steps are written a few at a time.
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-import jax
 import numpy as np
 from jax.profiler import StepTraceAnnotation
 
-from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.callbacks import CallbackList
 from trackside.logger import Logger
-from trackside.metrics import MetricLayout, MetricTotals
+from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import CompileCounter, compile_counter
 from trackside.profiling.ledger import COMPILE, DEVICE_WAIT, DISPATCH, LOGGING
-from trackside.profiling.sentinel import RecompileSentinel
 from trackside.schedule import NEVER, At, Every, next_boundary
-from trackside.trainer.batches import BatchSource
-from trackside.trainer.call_record import CallRecord
-from trackside.trainer.feed import BatchPlacement
-from trackside.trainer.goal import Goal, Position
-from trackside.trainer.hooks import Hooks
-from trackside.trainer.meter import MAX_UNACCOUNTED_CALLS, StepMeter
-from trackside.trainer.progress import ProgressBar
-from trackside.trainer.run_events import RunEvents
-from trackside.trainer.snapshot import validation_loss
-from trackside.trainer.state import Carry
-from trackside.trainer.step import SKIPPED
-from trackside.trainer.step_rows import StepRows
+from trackside.trainer.engine import Engine
+from trackside.trainer.loop_plan import Instruments, LoopPlan
+from trackside.trainer.progress import Progress
+from trackside.trainer.step_functions import SKIPPED
+from trackside.trainer.train_state import Carry
 
 LOGGER = logging.getLogger(__name__)
 
 STEP_MARKER = "train"
 """What steps are called in a trace."""
-
-CaptureState = Literal["none", "tracing", "finishing"]
-"""Whether steps are being traced, or are disturbed by what happens to a trace that was taken."""
+MAX_UNACCOUNTED_CALLS = 32
 
 
-@dataclass
 class TrainLoop:
-    """One run of the loop, from a position to a goal."""
+    """One run of the loop, from where a training is to its goal.
 
-    call: Callable[[Carry, Any, Any], tuple[Carry, Any]]
-    layout: MetricLayout
-    fresh_vector: Any
-    """The metrics before any step, on the device. Never donated, so it serves every reset."""
-    placement: BatchPlacement
-    position: Position
-    goal: Goal
-    loader: Iterable
-    logger: Logger
-    hooks: Hooks
-    bar: ProgressBar
-    meter: StepMeter
-    events: RunEvents
-    sentinel: RecompileSentinel | None = None
-    max_inflight_steps: int = 2
-    log_every_n_steps: int = -1
-    check_val_every_n_steps: int = -1
-    check_val_every_n_epoch: int = -1
-    clock: Clock = SYSTEM_CLOCK
-    status: str = ""
-    """Why training stopped before its goal; empty while it goes on."""
-    look_after_step: Callable[[int], None] | None = None
-    """Called after each step where several processes have to agree on when to stop."""
-    results: dict[str, dict[str, float]] = field(default_factory=dict)
-    capture_state: CaptureState = "none"
-    train_metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics of the last epoch, or of the current one up to the last validation."""
+    Args:
+        engine: What it runs on.
+        progress: The training.
+        plan: What to train on, how far, and how often to look up.
+        callbacks: Who is called; the trainer's own hooks come first.
+        validate: Evaluates on the validation set, with hooks and log row. Gives the metrics, and how good they are,
+            lower being better.
+        logger: Gets the rows.
+        instruments: What watches the loop.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        progress: Progress,
+        plan: LoopPlan,
+        callbacks: CallbackList,
+        validate: Callable[[], tuple[dict[str, float], float]],
+        logger: Logger,
+        instruments: Instruments,
+    ):
+        self.results: dict[str, dict[str, float]] = {}
+        """The metrics of each validation."""
+        self.bad_step: int | None = None
+        """The first step that was not finite."""
+        self._call = engine.train_call(plan.layout)
+        self._placement = engine.placement
+        self._fresh_vector = self._vector = engine.fresh_vector(plan.layout)
+        self._progress = progress
+        self._plan = plan
+        self._callbacks = callbacks
+        self._validate_now = validate
+        self._logger = logger
+        self._meter = instruments.meter
+        self._ledger = instruments.meter.ledger
+        self._measurements = instruments.measurements
+        self._bar = instruments.bar
+        self._stop = instruments.stop
+        self._interrupts = instruments.interrupts
+        self._sentinel = instruments.sentinel
+        self._clock = instruments.clock
         self._window: deque[CallRecord] = deque()
         self._compiles: CompileCounter = compile_counter()
         self._is_first_call = True
-        self.batch_form: Any = None
-        self.bad_step: int | None = None
-        self._capture_states: dict[int, CaptureState] = {}
-        self._source = BatchSource(self.position, self.goal, self.loader, self.max_inflight_steps)
-        self._rows = StepRows(self.position, self.layout, self.logger, self.meter.ledger)
-        self._wants_steps = self.hooks.wants_steps
-        self._log_plan = Every(self.log_every_n_steps, "log_every_n_steps")
-        self._val_plan = Every(self.check_val_every_n_steps, "check_val_every_n_steps")
-        self._all_plans = [self._val_plan, At(self.goal.last_step), *self.hooks.plans]
-        self.position.place_in_epochs(self.goal.steps_per_epoch)
-        if self.position.vector is None:
-            self.position.vector = self.fresh_vector
+        self._validated_step = -1
+        self._on_step = callbacks.on_step
+        self._log_plan = Every(plan.log_every_n_steps, "log_every_n_steps")
+        self._val_plan = Every(plan.check_val_every_n_steps, "check_val_every_n_steps")
+        self._boundaries = [self._val_plan, At(plan.goal.last_step), callbacks]
+        progress.cursor.place_in_epochs(plan.goal.steps_per_epoch)
+        progress.totals.use_layout(plan.layout)
+        progress.data.connect(plan.loader, plan.goal.is_stream, plan.max_inflight_steps)
+        instruments.measurements.begin(plan.layout, self._fresh_vector)
+
+    @property
+    def train_metrics(self) -> dict[str, float]:
+        """Metrics of the last epoch, or of the current one up to the last validation."""
+        return self._progress.metrics.latest("train")
 
     def run(self) -> None:
         """Train until the goal is reached or something stops it."""
-        position, time, goal = self.position, self.position.time, self.goal.last_step
-        time.start(self.clock.now(), self.clock.timestamp())
-        self.events.write(
+        cursor, time, goal = self._progress.cursor, self._progress.time, self._plan.goal
+        time.start(self._clock.now(), self._clock.timestamp())
+        self._logger.run_log.write(
             "leg",
             leg=time.leg,
-            step=position.step,
-            epoch=position.epoch,
+            step=cursor.step,
+            epoch=cursor.epoch,
             train_time_s=time.earlier_s,
-            goal=None if goal == NEVER else goal,
+            goal=None if goal.last_step == NEVER else goal.last_step,
         )
-        self.hooks.call("on_training_start")
-        while not self.status and not self.goal.is_reached(self.position):
+        self._callbacks.call("on_training_start")
+        while not self._stop.status and not goal.is_reached(cursor):
             self._start_epoch()
             self._train_epoch()
-            if self.status == "interrupted":  # the epoch is not over: it goes on when training does
+            if self._stop.status == "interrupted":  # the epoch is not over: it continues when training does
                 self._settle()
-                self.meter.log(position.step)
+                self._meter.log(cursor.step)
                 return
             self._end_epoch()
-        self.hooks.call("on_training_end")
+        self._callbacks.call("on_training_end")
 
-    def request_stop(self, status: str) -> None:
-        """Stop after the current step: `success` for a training that is done before its goal."""
-        self.status = self.status or status
+    # --- an epoch -----------------------------------------------------------------------------------------------------
 
     def _start_epoch(self) -> None:
-        position = self.position
-        is_new = not position.is_epoch_open
+        progress, cursor, time = self._progress, self._progress.cursor, self._progress.time
+        is_new = cursor.begin_epoch()
+        progress.data.open_epoch(cursor, is_new)
+        if not is_new and cursor.ended_step == cursor.step and progress.data.is_over(cursor.step):
+            cursor.is_epoch_open = False  # it was cut where it would have ended anyway
+            is_new = cursor.begin_epoch()
+            progress.data.open_epoch(cursor, is_new)
         if is_new:
-            position.epoch += 1
-            position.epoch_start_step = position.step
-            position.epoch_totals = None
-            position.is_epoch_open = True
-            position.time.epoch_start_s = position.time.total_s(self.clock.now())
-        self._source.open_for_epoch(is_new)
-        elapsed_s = position.time.epoch_s(self.clock.now())
-        self.logger.start_epoch(position.epoch, position.step, "train", elapsed_s)
-        self.bar.start_epoch(position.epoch)
-        self.meter.step_times.break_off()
-        self.hooks.call("on_training_epoch_start", position.epoch)
+            progress.totals.begin_epoch()
+            time.epoch_start_s = time.total_s(self._clock.now())
+        self._logger.start_epoch(cursor.epoch, cursor.step, "train", time.epoch_s(self._clock.now()))
+        self._bar.start_epoch(cursor.epoch)
+        self._meter.step_times.break_off()
+        self._callbacks.call("on_training_epoch_start", cursor.epoch)
 
     def _train_epoch(self) -> None:
-        position, epoch_end = self.position, self.goal.epoch_end(self.position)
-        while position.step < epoch_end and not self.status:
-            boundary = min(epoch_end, next_boundary(self._all_plans, position.step))
-            step_before = position.step
+        cursor, epoch_end = self._progress.cursor, self._plan.goal.epoch_end(self._progress.cursor)
+        while cursor.step < epoch_end and not self._stop.status:
+            boundary = min(epoch_end, next_boundary(self._boundaries, cursor.step))
+            step_before = cursor.step
             is_exhausted = not self._run_looking(boundary)
-            if position.step > step_before:
+            if cursor.step > step_before:
                 self._at_boundary()
-            if is_exhausted and not self._source.start_again():
+            if is_exhausted and not self._progress.data.start_again(cursor):
                 break
 
     def _run_looking(self, boundary: float) -> bool:
         """Train up to a boundary, and hear after each step whether all processes are to stop; see `_run_until`."""
-        if self.look_after_step is None:
+        if not self._interrupts.looks_together:
             return self._run_until(boundary)
-        position = self.position
-        while position.step < boundary and not self.status:
-            if not self._run_until(position.step + 1):
+        cursor = self._progress.cursor
+        while cursor.step < boundary and not self._stop.status:
+            if not self._run_until(cursor.step + 1):
                 return False
-            self.look_after_step(position.step)
+            self._interrupts.look(cursor.step)
         return True
 
     def _run_until(self, boundary: float) -> bool:
@@ -179,16 +179,19 @@ class TrainLoop:
         Returns:
             False if the loader ran out of batches before.
         """
-        position, window, now = self.position, self._window, self.clock.now
-        guard, batches, place = position.guard, position.batches, self.placement.place_train
-        call = self._marked_call if self.capture_state == "tracing" else self.call
-        meter, device, calls = self.meter, self.meter.device, self.meter.calls
-        count_samples = meter.count_samples
-        assert guard is not None
-        assert batches is not None
-        next_log_step = self._log_plan.next_boundary(position.step)
+        progress, cursor, window, now = self._progress, self._progress.cursor, self._window, self._clock.now
+        guard, batches, place, stop = (
+            progress.data.guard,
+            progress.data.batches,
+            self._placement.place_train,
+            self._stop,
+        )
+        call = self._marked_call if self._measurements.capture_state == "tracing" else self._call
+        device, calls, max_inflight = self._meter.device, self._ledger.calls, self._plan.max_inflight_steps
+        count_samples = self._meter.count_samples
+        next_log_step = self._log_plan.next_boundary(cursor.step)
         num_steps = 1
-        while position.step < boundary and not self.status:
+        while cursor.step < boundary and not stop.status:
             started_s = now()
             try:
                 batch = guard.protect(next(batches))
@@ -196,41 +199,53 @@ class TrainLoop:
                 return False
             if self._is_first_call:
                 self._check_first(batch)
-                count_samples = meter.count_samples
+                count_samples = self._meter.count_samples
             batch_s = now()
             batch = place(batch)
             placed_s = now()
             was_blocked = False
-            if len(window) >= self.max_inflight_steps:
+            if len(window) >= max_inflight:
                 oldest = window[0].report
                 was_blocked = not oldest.is_ready()
                 np.asarray(oldest)  # the fastest way to wait: JAX keeps the copy for the next reader
-            carry, vector = position.carry, position.vector
+            carry, vector = progress.carry, self._vector
             num_compiles, ready_s = self._compiles.num_events, now()
             was_idle = not was_blocked and (not window or window[-1].report.is_ready())
             try:
-                position.carry, position.vector = call(carry, vector, batch)
+                progress.carry, self._vector = call(carry, vector, batch)
             except Exception:
-                self.placement.check_train_batch(batch)  # most calls that fail were given a batch that cannot work
+                self._placement.check_train_batch(batch)  # most calls that fail were given a batch that cannot work
                 raise
             dispatched_s = now()
-            first_step = position.step + 1
-            position.step += num_steps
-            record = CallRecord(first_step, num_steps, position.epoch, ready_s, dispatched_s, position.vector, batch)
+            record = CallRecord(
+                cursor.step + 1,
+                num_steps,
+                count_samples(batch),
+                cursor.epoch,
+                started_s,
+                batch_s,
+                placed_s,
+                ready_s,
+                dispatched_s,
+                was_idle,
+                was_blocked,
+                self._vector,
+                batch,
+            )
+            cursor.step += num_steps
             window.append(record)
-            size = count_samples(batch)
-            calls.append((started_s, batch_s, placed_s, ready_s, dispatched_s, was_idle, was_blocked, num_steps, size))
-            if position.step == next_log_step:  # its row is written when it has completed; the next starts from zero
+            calls.append(record)
+            if cursor.step == next_log_step:  # its row is written when it has completed; the next starts from zero
                 record.is_logged = True
-                position.vector = self.fresh_vector
-                next_log_step = self._log_plan.next_boundary(position.step)
+                self._vector = self._fresh_vector
+                next_log_step = self._log_plan.next_boundary(cursor.step)
             if self._compiles.num_events != num_compiles:
                 self._account_compile(record, (carry, vector, batch), num_compiles)
             elif was_idle and ready_s > device.next_sample_s:
                 device.sample(record.report, ready_s, dispatched_s)
             if len(calls) >= MAX_UNACCOUNTED_CALLS:
-                meter.account()
-            if len(window) > self.max_inflight_steps:  # completed: heard while the device is busy with the next
+                self._ledger.account()
+            if len(window) > max_inflight:  # completed: heard while the device is busy with the next
                 self._retire(window.popleft())
             if guard.on_probation:
                 self._retire_all()
@@ -238,89 +253,79 @@ class TrainLoop:
 
     def _account_compile(self, record: CallRecord, args: tuple[Any, ...], num_compiles: int) -> None:
         """Something was compiled during a call: if it was the step, leave its time out, and say why."""
-        self.meter.account()
-        self.meter.device.pause()  # such a call tells nothing of the device
-        self._rows.write()  # their time is theirs, whatever is left out from here on
-        is_step = self.sentinel is None or self.sentinel.compiled(
-            "train_step", args, step=record.last_step, function=self.call, since=num_compiles
+        self._ledger.account()
+        self._meter.device.pause()  # such a call says nothing about the device
+        self._logger.write_held_rows()  # their time is theirs, whatever is left out from here on
+        is_step = self._sentinel is None or self._sentinel.compiled(
+            "train_step", args, step=record.last_step, function=self._call, since=num_compiles
         )
         if is_step:
             record.is_disturbed = True
-            self.logger.exclude_time(record.dispatched_s - record.ready_s)
-            self.meter.ledger.move(DISPATCH, COMPILE, record.dispatched_s - record.ready_s)
+            self._logger.exclude_time(record.dispatched_s - record.ready_s)
+            self._ledger.move(DISPATCH, COMPILE, record.dispatched_s - record.ready_s)
 
     def _marked_call(self, carry: Carry, vector: Any, batch: Any) -> tuple[Carry, Any]:
         """A call that TensorBoard and xprof recognise as a step."""
-        with StepTraceAnnotation(STEP_MARKER, step_num=self.position.step + 1):
-            return self.call(carry, vector, batch)
-
-    def set_capture_state(self, who: object, state: CaptureState) -> None:
-        """Say what a capture of somebody's does to the steps that follow, at a boundary."""
-        self._capture_states[id(who)] = state
-        states = self._capture_states.values()
-        state = "tracing" if "tracing" in states else "finishing" if "finishing" in states else "none"
-        if (state == "none") != (self.capture_state == "none"):
-            change = self.logger.resume_timing if state == "none" else self.logger.pause_timing
-            change(self.position.step)
-        self.capture_state = state
+        with StepTraceAnnotation(STEP_MARKER, step_num=self._progress.cursor.step + 1):
+            return self._call(carry, vector, batch)
 
     def _check_first(self, batch: Any) -> None:
         self._is_first_call = False
-        self.placement.check_train_batch(batch)
-        self.placement.agree_on_size(batch)
-        self.meter.learn_batch(batch)
-        self.batch_form = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), batch
-        )
+        self._placement.check_train_batch(batch)
+        self._placement.agree_on_size(batch)
+        self._meter.learn_batch(batch)
+        self._measurements.learn_batch(batch)
+
+    # --- between two steps --------------------------------------------------------------------------------------------
 
     def _at_boundary(self) -> None:
-        position = self.position
-        # All are asked, whatever the first says: some ask the other processes, which may have other plans before them.
-        answers = [plan.is_due(position.step) for plan in self.hooks.plans]
-        is_planned = any(answers)
-        if is_planned and self._settle():
-            self.hooks.call_boundary(position.epoch, position.step)
-        is_validated = self._val_plan.is_due(position.step) and not self._validates_after_epoch()
-        if is_validated and self._settle():
-            self._validate(f"val_step_{position.step}")
-        if is_planned or is_validated:
-            self.meter.step_times.break_off()
-        if (is_planned or is_validated) and self.status != "nan" and position.step < self.goal.epoch_end(position):
-            self.hooks.call("on_settled", position.epoch, position.step)
+        cursor = self._progress.cursor
+        acting = self._callbacks.decide(cursor.step)
+        is_val_due = self._val_plan.is_due(cursor.step)
+        if not acting and not is_val_due:
+            return
+        if not self._settle():
+            return
+        is_epoch_over = self._is_epoch_over()
+        self._callbacks.act(acting, cursor.epoch, cursor.step)
+        if is_val_due and not (is_epoch_over and self._plan.validates_epoch(cursor.epoch)):
+            self._validate(f"val_step_{cursor.step}")
+        self._meter.step_times.break_off()
+        if self._stop.status != "nan" and not is_epoch_over:
+            self._callbacks.call("on_settled", cursor.epoch, cursor.step)
 
-    def _validates_after_epoch(self) -> bool:
-        """Whether the validation after this epoch comes at this very step and will serve for both."""
-        position = self.position
-        return position.step >= self.goal.epoch_end(position) and self._is_epoch_validated()
-
-    def _is_epoch_validated(self) -> bool:
-        return self.check_val_every_n_epoch > 0 and self.position.epoch % self.check_val_every_n_epoch == 0
+    def _is_epoch_over(self) -> bool:
+        """Whether this was the last step of its epoch. All steps have to be complete."""
+        cursor, goal, data = self._progress.cursor, self._plan.goal, self._progress.data
+        if cursor.step >= goal.epoch_end(cursor):
+            return True
+        return goal.steps_per_epoch is None and data.is_over(cursor.step)
 
     def _retire(self, record: CallRecord) -> None:
         """Do what was waiting for a call, which is waited for if need be."""
         report = np.asarray(record.report)
-        if report[0] and not self.status:
+        record.batch = None
+        if report[0] and not self._stop.status:
             self._stop_at_non_finite(record, report)
-        record.completed_s = self.clock.now()
-        self.meter.step_times.add(
-            record.last_step, record.completed_s, record.is_disturbed or self.capture_state != "none"
-        )
+        record.completed_s = self._clock.now()
+        is_disturbed = record.is_disturbed or self._measurements.capture_state != "none"
+        self._meter.step_times.add(record.last_step, record.completed_s, is_disturbed)
+        totals = self._progress.totals
         if record.is_logged:
-            self._rows.add(record)
-            self.meter.log_if_due(record.last_step)
-        if self._wants_steps:
-            step_metrics = self._rows.last_step(report)
-            self.hooks.call("on_training_step", step_metrics, record.epoch, record.last_step)
-        if record.dispatched_s >= self.bar.next_refresh_s:
-            self.bar.show(record.last_step, self._rows.last_step(report), self.clock.now())
+            self._logger.hold_row(partial(totals.take_row, report), record.last_step, record.completed_s)
+            self._meter.log_if_due(record.last_step)
+        if self._on_step:
+            self._on_step.call("on_training_step", totals.last_step(report), record.epoch, record.last_step)
+        if record.dispatched_s >= self._bar.next_refresh_s:
+            self._bar.show(record.last_step, totals.last_step(report), self._clock.now())
 
     def _retire_all(self) -> None:
         if self._window:
-            with self.meter.ledger.spend(DEVICE_WAIT):
+            with self._ledger.spend(DEVICE_WAIT):
                 np.asarray(self._window[-1].report)
         while self._window:
             self._retire(self._window.popleft())
-        self._rows.write()
+        self._logger.write_held_rows()
 
     def _settle(self) -> bool:
         """Wait for all steps in flight and take their metrics to the host, so that the totals are complete.
@@ -329,15 +334,16 @@ class TrainLoop:
             Whether all of them were finite, so that the state may be validated and saved.
         """
         self._retire_all()
-        position = self.position
-        if self.sentinel is not None:
-            self.sentinel.flush(position.step)
-        self._rows.settle(self.fresh_vector)
-        return self.status != "nan"
+        if self._sentinel is not None:
+            self._sentinel.flush(self._progress.cursor.step)
+        if self._vector is not self._fresh_vector:
+            self._progress.totals.settle(np.asarray(self._vector))
+            self._vector = self._fresh_vector
+        return self._stop.status != "nan"
 
     def _stop_at_non_finite(self, record: CallRecord, report: np.ndarray) -> None:
-        self.request_stop("nan")
-        values = self._rows.last_step(report)
+        self._stop.ask("nan")
+        values = self._progress.totals.last_step(report)
         shown = {name: value for name, value in values.items() if name == "loss" or not math.isfinite(value)}
         self.bad_step = record.last_step
         LOGGER.error(
@@ -345,60 +351,68 @@ class TrainLoop:
             record.last_step,
             ", ".join(f"{name}={value:g}" for name, value in shown.items()),
         )
-        self.logger.found_nans = True
-        self.logger.events.write(
-            "non_finite", step=record.last_step, values={name: str(value) for name, value in shown.items()}
-        )
+        self._logger.report_non_finite(shown, record.last_step)
+
+    # --- the end of an epoch ------------------------------------------------------------------------------------------
 
     def _end_epoch(self) -> None:
-        position = self.position
+        progress, cursor = self._progress, self._progress.cursor
         self._settle()
-        self.meter.end_epoch(position.epoch)
-        totals = position.epoch_totals
-        metrics: dict[str, Any] = totals.compute() if totals is not None else {}
-        if totals is not None:
-            self._report_skipped(totals)
-        metrics["train_time"] = position.time.total_s(self.clock.now())
-        self.hooks.call("on_training_epoch_end", metrics, position.epoch)
-        self.meter.log(position.step)
-        with self.meter.ledger.spend(LOGGING):
-            self.train_metrics = self.logger.end_epoch(metrics, position.step)
-        self.events.note(
-            "metrics", mode="train_epoch", step=position.step, epoch=position.epoch, values=self.train_metrics
-        )
-        length = self.goal.steps_per_epoch
-        was_cut = length is not None and position.step - position.epoch_start_step < length
-        position.is_epoch_open = was_cut and self.goal.is_reached(position)
-        if self.status in ("", "success") and self._is_epoch_validated():
-            self._validate(f"val_epoch_{position.epoch}")
-            if self._val_plan.is_due(position.step):
-                self.results[f"val_step_{position.step}"] = self.results[f"val_epoch_{position.epoch}"]
-        if self.status != "nan":
-            self.hooks.call("on_settled", position.epoch, position.step)
+        self._meter.end_epoch(cursor.epoch)
+        was_cut = self._finish_pass()
+        self._report_skipped()
+        metrics = progress.totals.epoch_metrics()
+        metrics["train_time"] = progress.time.total_s(self._clock.now())
+        metrics = self._logger.complete_metrics(metrics)
+        self._callbacks.call("on_training_epoch_end", metrics, cursor.epoch)
+        self._meter.log(cursor.step)
+        with self._ledger.spend(LOGGING):
+            progress.metrics.add("train", cursor.step, self._logger.end_epoch(metrics, cursor.step, is_complete=True))
+        cursor.is_epoch_open, cursor.ended_step = was_cut and self._plan.goal.is_reached(cursor), cursor.step
+        if self._stop.status in ("", "success") and self._plan.validates_epoch(cursor.epoch):
+            self._validate(f"val_epoch_{cursor.epoch}")
+            if self._val_plan.is_due(cursor.step):
+                self.results[f"val_step_{cursor.step}"] = self.results[f"val_epoch_{cursor.epoch}"]
+        if self._stop.status != "nan":
+            self._callbacks.call("on_settled", cursor.epoch, cursor.step)
 
-    def _report_skipped(self, totals: MetricTotals) -> None:
-        if SKIPPED not in self.layout.names:
-            return
-        num_skipped = round(totals.metrics.sum[self.layout.names.index(SKIPPED)])
+    def _finish_pass(self) -> bool:
+        """Let the loader do what it does after its last batch.
+
+        Returns:
+            Whether the epoch was cut before its end.
+        """
+        cursor, data, length = self._progress.cursor, self._progress.data, self._plan.goal.steps_per_epoch
+        if self._stop.status == "nan":
+            return False
+        if length is None:
+            return not data.is_exhausted
+        was_cut = cursor.step - cursor.epoch_start_step < length
+        if not was_cut:
+            data.finish_pass(cursor.step)
+        return was_cut
+
+    def _report_skipped(self) -> None:
+        num_skipped, epoch = round(self._progress.totals.epoch_sum(SKIPPED)), self._progress.cursor.epoch
         if num_skipped:
-            LOGGER.warning("epoch %d: %d batches were skipped as not finite", self.position.epoch, num_skipped)
-            self.logger.events.write("skipped", epoch=self.position.epoch, num_batches=num_skipped)
+            LOGGER.warning("epoch %d: %d batches were skipped as not finite", epoch, num_skipped)
+            self._logger.run_log.write("skipped", epoch=epoch, num_batches=num_skipped)
 
     def _validate(self, key: str) -> None:
-        self.meter.device.pause()  # it is busy with other things
-        metrics = self.hooks.validate(self.position.epoch)
-        if not metrics:
+        """Validate, unless this very step was validated already, and remember the result."""
+        metrics, step = self._progress.metrics, self._progress.cursor.step
+        if self._validated_step == step:
+            self.results[key] = metrics.latest("val")
             return
-        self.results[key] = metrics
-        if key.startswith("val_step") and self.position.epoch_totals is not None:
-            self.train_metrics = self.position.epoch_totals.compute()
-        best = self.position.best
-        if not best or self._rank(metrics) < self._rank(best["val"]):
-            self.position.best = {"train": self.train_metrics, "val": metrics}
-
-    def _rank(self, metrics: dict[str, float]) -> float:
-        rank = self.hooks.rank(metrics)
-        return validation_loss(metrics) if rank is None else rank
+        self._meter.device.pause()  # it is busy with other things
+        values, rank = self._validate_now()
+        if not values:
+            return
+        self._validated_step = step
+        self.results[key] = values
+        metrics.add("val", step, values)
+        train = metrics.at(step).get("train") or self._progress.totals.epoch_metrics()
+        metrics.offer(train, values, rank)
 
     def close(self) -> None:
         """Keep what can be kept when an error ends the loop: rows whose steps have completed are logged."""
@@ -406,15 +420,14 @@ class TrainLoop:
             self._retire_all()
         except Exception:
             LOGGER.warning("the last steps before the error could not be logged")
-        self._rows.close()
-        position, time = self.position, self.position.time
-        time.in_steps_s = self.meter.ledger.totals().in_steps_s
-        time.stop(self.clock.now())
-        self.events.write(
+        cursor, time = self._progress.cursor, self._progress.time
+        time.in_steps_s = self._ledger.totals().in_steps_s
+        time.stop(self._clock.now())
+        self._logger.run_log.write(
             "leg_end",
             leg=time.leg,
-            step=position.step,
-            epoch=position.epoch,
+            step=cursor.step,
+            epoch=cursor.epoch,
             train_time_s=time.earlier_s,
-            goodput=time.goodput(self.clock.timestamp()),
+            goodput=time.goodput(self._clock.timestamp()),
         )

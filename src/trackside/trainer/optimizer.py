@@ -20,7 +20,8 @@ from optax import GradientTransformation, GradientTransformationExtraArgs, Sched
 from trackside.config import ConfigDict
 from trackside.config.wording import did_you_mean, listed
 from trackside.errors import ConfigError
-from trackside.trainer.learning_rate import SchedulerConfig, build_schedule, check_number
+from trackside.trainer.lr_schedules import SchedulerConfig, build_schedule, check_number
+from trackside.tree_paths import leaf_path
 
 
 @dataclass
@@ -145,11 +146,6 @@ def _widen(leaf: Any) -> Any:
     return leaf.update(dtype=jnp.float32) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf.astype(jnp.float32)
 
 
-def param_path(key_path: Any) -> str:
-    """The path of a parameter, such as `block_0/dense/kernel`, from the keys that jax gives for it."""
-    return jax.tree_util.keystr(key_path, simple=True, separator="/")
-
-
 def decay_mask(config: OptimizerConfig, params: Any) -> Any:
     """Which parameters the include and exclude patterns select for weight decay, whatever its strength.
 
@@ -165,7 +161,7 @@ def decay_mask(config: OptimizerConfig, params: Any) -> Any:
 
 
 def _select_decayed(config: OptimizerConfig, params: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(lambda key_path, _: _decays(config, param_path(key_path)), params)
+    return jax.tree_util.tree_map_with_path(lambda key_path, _: _decays(config, leaf_path(key_path)), params)
 
 
 def _decays(config: OptimizerConfig, path: str) -> bool:
@@ -176,7 +172,7 @@ def _decays(config: OptimizerConfig, path: str) -> bool:
 
 
 def _warn_of_unmatched(config: OptimizerConfig, params: Any) -> None:
-    paths = [param_path(key_path) for key_path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    paths = [leaf_path(key_path) for key_path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for name in ("weight_decay_include", "weight_decay_exclude"):
         for pattern in getattr(config, name) or ():
             if paths and not any(re.search(pattern, path) for path in paths):

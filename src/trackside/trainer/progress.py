@@ -1,78 +1,213 @@
-"""Progress bars, in terminals and notebooks."""
+"""The progress of a training: everything that has to survive a kill, as items that save and restore themselves."""
 
 import math
-import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
-import tqdm.auto
-import tqdm.std
+import numpy as np
 
-REFRESH_EVERY_S = 0.1
-
-
-def is_shown(enabled: bool, is_main_process: bool) -> bool:
-    """Whether a bar is worth drawing: somebody asked for it, and it goes to a terminal or a notebook.
-
-    In a file or a pipe, a bar is a line that never ends.
-    """
-    is_notebook = tqdm.auto.tqdm is not tqdm.std.tqdm and "ipykernel" in sys.modules
-    return enabled and is_main_process and (is_notebook or sys.stderr.isatty())
+from trackside.metrics import HostMetrics, MetricLayout
+from trackside.metrics.row import MetricTotals, RowReader
+from trackside.trainer.cursor import Cursor
+from trackside.trainer.train_data import TrainData
+from trackside.trainer.train_state import Carry
+from trackside.trainer.training_time import TrainingTime
 
 
-def track(iterator: Iterable, shown: bool, **kwargs: Any) -> Iterable:
-    """The iterator, wrapped in a bar if one is shown."""
-    return tqdm.auto.tqdm(iterator, **kwargs) if shown else iterator
+class Totals:
+    """The metrics of training that were taken to the host: of the epoch, and since the last log row."""
+
+    def __init__(self) -> None:
+        self._interval: MetricTotals | None = None
+        self._epoch: MetricTotals | None = None
+        self._saved: Mapping[str, Any] = {}
+        self._layout: MetricLayout | None = None
+        self._read_row: RowReader | None = None
+
+    def use_layout(self, layout: MetricLayout) -> None:
+        """Say which metrics the step has. Totals of a training that had others are dropped."""
+        if layout is self._layout:
+            return
+        self._layout, self._read_row = layout, RowReader(layout)
+        saved, self._saved = self._saved, {}
+        self._interval = _totals_from_plain(layout, saved.get("interval"))
+        self._epoch = _totals_from_plain(layout, saved.get("epoch_totals"))
+
+    def begin_epoch(self) -> None:
+        """Nothing is known of the epoch that begins."""
+        self._epoch = None
+
+    def take_row(self, vector: np.ndarray) -> dict[str, float]:
+        """Take in the metrics since the last row or settling, and give those of the row.
+
+        Args:
+            vector: The packed metrics.
+        """
+        assert self._read_row is not None
+        self._epoch_totals().add(vector)
+        settled, self._interval = self._interval, None
+        if settled is None:
+            return self._read_row(vector)
+        settled.add(vector)
+        return settled.compute()
+
+    def settle(self, vector: np.ndarray) -> None:
+        """Take in the metrics since the last row, before the next row is due."""
+        assert self._layout is not None
+        self._epoch_totals().add(vector)
+        if self._interval is None:
+            self._interval = MetricTotals(self._layout)
+        self._interval.add(vector)
+
+    def last_step(self, vector: np.ndarray) -> dict[str, float]:
+        """The metrics of the last step alone."""
+        assert self._read_row is not None
+        return self._read_row.last_step(vector)
+
+    def epoch_metrics(self) -> dict[str, float]:
+        """The metrics of the epoch so far."""
+        return {} if self._epoch is None else self._epoch.compute()
+
+    def epoch_sum(self, name: str) -> float:
+        """The sum of a metric over the epoch so far; 0 if there is no such metric."""
+        if self._epoch is None or self._layout is None or name not in self._layout.names:
+            return 0.0
+        return float(self._epoch.metrics.sum[self._layout.names.index(name)])
+
+    def _epoch_totals(self) -> MetricTotals:
+        if self._epoch is None:
+            assert self._layout is not None
+            self._epoch = MetricTotals(self._layout)
+        return self._epoch
+
+    def to_record(self) -> dict[str, Any]:
+        """What is saved of them."""
+        return {
+            "interval": None if self._interval is None else self._interval.metrics.to_plain(),
+            "epoch_totals": None if self._epoch is None else self._epoch.metrics.to_plain(),
+        }
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Take over saved ones, when `use_layout` says which metrics there are."""
+        self._interval = self._epoch = self._layout = None
+        self._saved = {name: record.get(name) for name in ("interval", "epoch_totals")}
 
 
-class ProgressBar:
-    """The bar of a training. Drawn a few times a second at most; a step costs a comparison.
+def _totals_from_plain(layout: MetricLayout, plain: Mapping[str, Any] | None) -> MetricTotals | None:
+    metrics = None if plain is None else HostMetrics.from_plain(layout, plain)
+    return None if metrics is None else MetricTotals(layout, metrics)
+
+
+class StageMetrics:
+    """The last metrics of each stage, and those of the best validation so far."""
+
+    def __init__(self) -> None:
+        self.best: dict[str, dict[str, float]] = {}
+        """`train` and `val` metrics of the best validation so far."""
+        self._best_rank = math.inf
+        self._latest: dict[str, tuple[int, dict[str, float]]] = {}
+
+    def add(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Take note of the metrics of a stage, measured after a step."""
+        self._latest[stage] = step, dict(metrics)
+
+    def at(self, step: int) -> dict[str, dict[str, float]]:
+        """The metrics by stage that were measured after this very step."""
+        return {stage: metrics for stage, (at_step, metrics) in self._latest.items() if at_step == step}
+
+    def latest(self, stage: str) -> dict[str, float]:
+        """The last metrics of a stage."""
+        return self._latest[stage][1] if stage in self._latest else {}
+
+    def offer(self, train: Mapping[str, float], val: Mapping[str, float], rank: float) -> None:
+        """Keep a validation if it is better than the best so far, or the first.
+
+        Args:
+            train: The metrics of training that go with it.
+            val: Its own.
+            rank: How good it is, lower being better.
+        """
+        if not self.best or rank < self._best_rank:
+            self.best, self._best_rank = {"train": dict(train), "val": dict(val)}, rank
+
+    def to_record(self) -> dict[str, Any]:
+        """What is saved of them."""
+        return {
+            "best": {name: spell_all(values) for name, values in self.best.items()},
+            "best_rank": spell(self._best_rank),
+        }
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Take over saved ones."""
+        self.best = {name: read_all(values) for name, values in record["best"].items()}
+        saved = record.get("best_rank")  # earlier versions ranked by the validation loss again
+        loss = self.best.get("val", {}).get("loss", math.inf)
+        self._best_rank = float(saved) if saved is not None else loss if math.isfinite(loss) else math.inf
+        self._latest = {}
+
+
+class Progress:
+    """Everything of a training that changes and has to survive a kill. One object for the life of a trainer.
 
     Args:
-        shown: Whether to draw at all.
-        initial: Steps done before.
-        total: Steps in all; infinite if unknown.
-        num_epochs: Epochs in all, if known.
+        carry: The initial state.
     """
 
-    def __init__(self, shown: bool, initial: int = 0, total: float = math.inf, num_epochs: int | None = None):
-        self.next_refresh_s = -math.inf if shown else math.inf
-        self._num_epochs = num_epochs
-        self._bar = None
-        if shown:
-            self._bar = tqdm.auto.tqdm(
-                total=None if math.isinf(total) else int(total),
-                initial=initial,
-                unit="step",
-                dynamic_ncols=True,
-                mininterval=0,
-                smoothing=0.3,
-            )
+    def __init__(self, carry: Carry):
+        self.begin_at(carry, 0)
 
-    def start_epoch(self, epoch: int) -> None:
-        """Show which epoch it is."""
-        if self._bar is not None:
-            of_all = f"/{self._num_epochs}" if self._num_epochs else ""
-            self._bar.set_description(f"epoch {epoch}{of_all}", refresh=False)
+    def begin_at(self, carry: Carry, step: int) -> None:
+        """Be at a step of which nothing but the state is known."""
+        self.carry = carry
+        self.cursor = Cursor(step)
+        self.totals = Totals()
+        self.metrics = StageMetrics()
+        self.data = TrainData()
+        self.time = TrainingTime()
+        self.start_step = step
+        """The step at which this trainer took over."""
 
-    def show(self, step: int, step_metrics: dict[str, float], now_s: float) -> None:
-        """Draw the state after a step."""
-        if self._bar is None:
-            return
-        if self.next_refresh_s < 0:  # the first step, which compiled: rate and time left count from here
-            self._bar.n = self._bar.initial = step
-            self._bar.start_t = self._bar.last_print_t = time.time()
-            self._bar.last_print_n = step
-        self.next_refresh_s = now_s + REFRESH_EVERY_S
-        if "loss" in step_metrics:
-            self._bar.set_postfix_str(f"loss={step_metrics['loss']:.4g}", refresh=False)
-        self._bar.update(step - self._bar.n)
+    def to_record(self, now_s: float) -> dict[str, Any]:
+        """What is saved in addition to the state. Nothing in it changes afterwards.
 
-    def close(self, step: int) -> None:
-        """Draw for the last time."""
-        if self._bar is not None:
-            self._bar.update(step - self._bar.n)
-            self._bar.close()
-            self._bar = None
-            self.next_refresh_s = math.inf
+        Args:
+            now_s: What the clock shows.
+        """
+        return {
+            "time": self.time.to_plain(now_s),
+            **self.cursor.to_record(),
+            **self.totals.to_record(),
+            **self.metrics.to_record(),
+            "loaders": {"train": self.data.position(self.cursor.step)},
+        }
+
+    def restore(self, carry: Carry, record: Mapping[str, Any], loader_position: Any) -> None:
+        """Be where a saved training was.
+
+        Args:
+            carry: The saved state.
+            record: What `to_record` gave.
+            loader_position: Where this process's training loader was.
+        """
+        self.carry = carry
+        self.cursor.restore(dict(record), int(carry.step))
+        self.totals.restore(record)
+        self.metrics.restore(record)
+        self.data.restore(loader_position)
+        self.time = TrainingTime.from_plain(record["time"])
+        self.start_step = self.cursor.step
+
+
+def spell(value: float) -> float | str:
+    """A number as JSON can hold it, which has no NaN and no infinity."""
+    return value if math.isfinite(value) else str(value)
+
+
+def spell_all(metrics: Mapping[str, Any]) -> dict[str, float | str]:
+    """Numbers by name as JSON can hold them."""
+    return {name: spell(float(value)) for name, value in metrics.items()}
+
+
+def read_all(metrics: Mapping[str, float | str]) -> dict[str, float]:
+    """Back from `spell_all`."""
+    return {name: float(value) for name, value in metrics.items()}

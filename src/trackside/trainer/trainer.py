@@ -1,38 +1,56 @@
-"""The trainer: training and evaluation on what the set-up has built."""
+"""The trainer: a facade over the engine, the progress of the training, its checkpoints and its run log."""
 
 import contextlib
 import logging
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
 
-from trackside.callbacks import Callback, CallbackList
-from trackside.errors import ConfigError
+from trackside.callbacks import Callback, CallbackConfig, CallbackList, ModelCheckpoint, ProgressBarCallback
+from trackside.callbacks.callback_list import bind_callbacks
+from trackside.callbacks.trainer_view import Keep
+from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.config import ConfigDict
+from trackside.errors import CheckpointError, ConfigError
 from trackside.findings import Finding
-from trackside.profiling.ledger import Ledger, LedgerTotals
-from trackside.profiling.ledger_text import render_ledger
-from trackside.profiling.timers import profiler_writes_to
-from trackside.trainer import summary
-from trackside.trainer.batch import DataloaderModule
-from trackside.trainer.evaluated import EvaluatedModel
-from trackside.trainer.feed import loader_length
+from trackside.logger import Logger, LoggerConfig
+from trackside.logger.run_log import RunLog, without_opening_runs
+from trackside.metrics import MetricLayout, Metrics
+from trackside.processes import JAX_PROCESSES, Processes, whole
+from trackside.profiling.ledger import CHECKPOINTING, VALIDATION, Ledger, LedgerTotals
+from trackside.profiling.sentinel import RecompileSentinel
+from trackside.text import count
+from trackside.trainer import parameter_table, saved_training
+from trackside.trainer.batch import DataloaderModule, slice_batch
+from trackside.trainer.checkpoints import NO_STEP, Checkpoints, find_checkpoints
+from trackside.trainer.config import TrainerConfig
+from trackside.trainer.engine import Engine
+from trackside.trainer.evaluation import Evaluator
 from trackside.trainer.goal import Goal
-from trackside.trainer.hooks import Hooks
-from trackside.trainer.interrupts import Interrupts
-from trackside.trainer.loop import TrainLoop
-from trackside.trainer.meter import StepMeter
-from trackside.trainer.processes import check_same
-from trackside.trainer.progress import ProgressBar
-from trackside.trainer.run_lock import RunLock
-from trackside.trainer.setup import Loaders, runs_here
-from trackside.trainer.sharding import replicated
-from trackside.trainer.watchdog import Watchdog
+from trackside.trainer.interrupts import StopRequest
+from trackside.trainer.loaders import decode_position, describe_loader, loader_length, positions_of, restore_loaders
+from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log
+from trackside.trainer.loop_plan import LoopPlan
+from trackside.trainer.measurements import TrainMeasurements
+from trackside.trainer.models import ModelConfig, adapter_for
+from trackside.trainer.optimizer import OptimizerConfig
+from trackside.trainer.overridable import Overridable, OwnHooks, unchanged
+from trackside.trainer.progress_bar import is_shown, track
+from trackside.trainer.run_configs import RunConfigs
+from trackside.trainer.run_lock import check_unlocked
+from trackside.trainer.safetensors_file import export_params, import_params
+from trackside.trainer.train_state import TrainState, to_carry, with_carry
+from trackside.trainer.training import Training
 
 LOGGER = logging.getLogger(__name__)
 
 
-class TrainerModule(EvaluatedModel):
+class TrainerModule(Overridable):
     """Trains, evaluates and logs a model. Subclasses define `loss_function`.
 
     Args:
@@ -44,12 +62,220 @@ class TrainerModule(EvaluatedModel):
         mesh: A mesh to train on instead of the one that the model config describes.
     """
 
-    ledger_totals: LedgerTotals | None = None
-    """Where the time of the last training went, once it is over."""
-    findings: Sequence[Finding] = ()
-    """What the measurements say is wrong with it, the most severe first."""
+    clock: Clock = SYSTEM_CLOCK
+    """Where the times of ledger, loop and logger come from."""
+    processes: Processes = JAX_PROCESSES
+    """The processes that train together."""
 
-    # --- training -----------------------------------------------------------------------------------------------
+    def __init__(
+        self,
+        trainer_config: TrainerConfig,
+        model_config: ModelConfig,
+        optimizer_config: OptimizerConfig,
+        batch: Any,
+        mesh: Mesh | None = None,
+    ):
+        self.trainer_config = ConfigDict.from_dict(TrainerConfig, trainer_config)
+        self.model_config = ConfigDict.from_dict(ModelConfig, model_config)
+        self.optimizer_config = ConfigDict.from_dict(OptimizerConfig, optimizer_config)
+        self.exmp_batch = batch
+        self.dataset: DataloaderModule | None = None
+        self.model: Any = None
+        self.status = ""
+        self.ledger = Ledger(self.clock)
+        """Where the time of the current or the last training went."""
+        self.ledger_totals: LedgerTotals | None = None
+        """Where the time of the last training went, once it is over."""
+        self.findings: Sequence[Finding] = ()
+        """What the measurements say is wrong with it, the most severe first."""
+        self.loop_plan: LoopPlan | None = None
+        """What the current or the last training was to do."""
+        self.stop_request = StopRequest()
+        """Ends the current training when it is asked."""
+        self.checkpoint_callback: ModelCheckpoint | None = None
+        """Who keeps the checkpoints of the current or the last training."""
+        self._pruned_state: Any = None
+        self._evaluation_params: Callable[[Any], Any] | None = None
+        self.run_configs = RunConfigs(self.trainer_config, self.model_config, self.optimizer_config)
+        self.init_logger(self.trainer_config.logger)
+        try:
+            self._build(mesh)
+        except BaseException:
+            self.logger.finalize("error")
+            raise
+
+    def _build(self, mesh: Mesh | None) -> None:
+        """Build everything that stands before the first step."""
+        config = self.trainer_config
+        self.sentinel = RecompileSentinel(self.run_log, config.max_recompiles, config.on_too_many_recompiles)
+        self.checkpoints = Checkpoints(self.run_log, self.ledger, self.processes)
+        self.init_mesh(self.model_config, mesh)
+        self.build_model(self.model_config)
+        self.adapter = adapter_for(self.model, self.model_config)
+        self.init_optimizer(self.optimizer_config)
+        self.init_model(self.batch_to_input(self.exmp_batch))
+        self.create_jitted_functions()
+        self.init_callbacks(config.callbacks)
+        if self.logs_rows:
+            self.run_configs.log_to(self.logger)
+            devices = [str(device) for device in self.mesh.devices.flat]
+            self.logger.log_environment(
+                {"devices": devices, "backend": jax.default_backend(), "mesh": dict(self.mesh.shape)}
+            )
+
+    # --- set-up -------------------------------------------------------------------------------------------------------
+
+    def init_logger(self, logger_config: LoggerConfig | None) -> None:
+        """Set up the logger and its directory. Without a config, nothing is logged anywhere.
+
+        Args:
+            logger_config: Where to log.
+        """
+        if logger_config is not None and self.processes.is_main:
+            check_unlocked(logger_config.log_path)
+        postprocess = self.get_metric_postprocess_fn()
+        self.logger = Logger(
+            logger_config if logger_config is not None else LoggerConfig(),
+            metric_postprocess_fn=None if postprocess is unchanged else postprocess,
+            process_index=self.processes.index,
+            clock=self.clock,
+            ledger=self.ledger,
+        )
+
+    @property
+    def run_log(self) -> RunLog:
+        """The rows of the run, for those who write rows of other kinds than metrics."""
+        return self.logger.run_log
+
+    def init_callbacks(self, callback_configs: Iterable[CallbackConfig | Callback]) -> None:
+        """Build the callbacks of the trainer config."""
+        self.callbacks = CallbackList(bind_callbacks(callback_configs, self, self.dataset), self.ledger)
+
+    def create_jitted_functions(self) -> None:
+        """Create the step functions; `train_step` and `eval_step` are jitted unless in debug mode."""
+        config = self.trainer_config
+        self.engine = engine = Engine(
+            self.mesh,
+            self.adapter,
+            self.tx,
+            self.carry_shardings,
+            self.placement,
+            self.create_training_step_function(),
+            self.create_evaluation_step_function(),
+            train_log_modes=tuple(config.default_train_log_modes),
+            donate=config.donate_train_state,
+            debug=config.debug,
+            fsdp_min_weight_size=self.model_config.parallel.fsdp_min_weight_size,
+            evaluation_params=self._evaluation_params,
+            processes=self.processes,
+        )
+        self.train_step, self.eval_step = engine.train_step, engine.eval_step
+        if not config.debug:
+            self.train_step = jax.jit(self.train_step, donate_argnums=(0,) if config.donate_train_state else ())
+            self.eval_step = jax.jit(self.eval_step)
+        watch = None if config.debug else self.sentinel.watch
+        self.evaluator = Evaluator(engine, config.max_inflight_steps, watch)
+        self.measurements = TrainMeasurements(engine, self.progress, self.logger)
+        """What is known of the steps, in addition to their metrics."""
+        self._train_metric_shapes: MetricLayout | None = None
+        self._eval_metric_shapes: MetricLayout | None = None
+
+    def extend_optimizer(
+        self,
+        transform: optax.GradientTransformation,
+        evaluation_params: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Let another transformation follow the optimizer, such as one that keeps an average of the parameters.
+
+        The step is compiled again. To be called before training, or between two trainings.
+
+        Args:
+            transform: The transformation.
+            evaluation_params: From a state, the parameters that evaluation shall use instead of its own.
+        """
+        extended = self.engine.with_optimizer_extended(transform, self.progress.carry)
+        self.tx, self.progress.carry, self.carry_shardings = extended
+        self._evaluation_params = evaluation_params or self._evaluation_params
+        peak = self.measurements.calibrated_peak
+        self.create_jitted_functions()
+        self.measurements.calibrated_peak = peak
+
+    def init_train_metrics(self, batch: Any = None) -> Metrics:
+        """Training metrics before any step. Their form is learned by tracing the step, so that it compiles only once.
+
+        Args:
+            batch: A batch from which shapes are inferred; the example batch if left out.
+        """
+        if self._train_metric_shapes is None or batch is not None:
+            batch = self.exmp_batch if batch is None else batch
+            self._train_metric_shapes = self.engine.train_layout(self.progress.carry, batch)
+        return Metrics(self._train_metric_shapes)
+
+    def init_eval_metrics(self, batch: Any = None) -> Metrics:
+        """Evaluation metrics before any batch; see `init_train_metrics`."""
+        if self._eval_metric_shapes is None or batch is not None:
+            batch = self.exmp_batch if batch is None else batch
+            self._eval_metric_shapes = self.engine.eval_layout(self.progress.carry, batch)
+        return Metrics(self._eval_metric_shapes)
+
+    @property
+    def logs_rows(self) -> bool:
+        """Whether anything becomes of a log row."""
+        return self.trainer_config.logger is not None and bool(
+            self.logger.log_path or self.logger.config.log_tools or self.logger.metric_postprocess_fn
+        )
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Any:
+        """The training state. Donated to the next step: copy what has to outlive it."""
+        if self._pruned_state is not None:
+            return with_carry(self._pruned_state, self.progress.carry)
+        return self.engine.view(self.progress.carry)
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.progress.carry = to_carry(state)
+        self.progress.cursor.step = int(state.step)
+        self._pruned_state = None if isinstance(state, TrainState) else state
+
+    @property
+    def global_step(self) -> int:
+        """Number of training steps done."""
+        return self.progress.cursor.step
+
+    @global_step.setter
+    def global_step(self, step: int) -> None:
+        self.progress.cursor.step = step
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 1; 0 before the first."""
+        return self.progress.cursor.epoch
+
+    @property
+    def first_step(self) -> bool:
+        """Whether no step was made yet since the trainer was built or restored."""
+        return self.global_step == self.progress.start_step
+
+    def learning_rate(self, step: int | None = None) -> float:
+        """The learning rate after a number of steps; the current one if left out."""
+        return np.asarray(self.schedule(self.global_step if step is None else step)).item()
+
+    def get_num_params(self) -> int:
+        """The number of parameters in the model."""
+        return parameter_table.count_params(self.progress.carry.params)
+
+    def tabulate_params(self) -> str:
+        """A table of the parameters: shape, dtype, sharding, weight decay, count."""
+        return parameter_table.tabulate_params(self.progress.carry.params, self.optimizer_config)
+
+    def calibrate_peak(self) -> None:
+        """Measure what a device can do, unless it is known. The ledger uses it if that is before the first step."""
+        self.measurements.calibrate_peak()
+
+    # --- training -----------------------------------------------------------------------------------------------------
 
     def set_dataset(self, dataset: DataloaderModule) -> None:
         """Set the loaders of the trainer and of its callbacks."""
@@ -78,62 +304,15 @@ class TrainerModule(EvaluatedModel):
                 likewise.
             num_epochs: Number of epochs. Either this or `num_train_steps`.
             num_train_steps: Number of steps.
-            steps_per_epoch: Steps per epoch, if it shall not be one pass over the loader.
+            steps_per_epoch: Steps per epoch, where that is not one pass over the loader.
 
         Returns:
             `train` and `val` metrics of the best model, those of each validation as `val_epoch_<n>` and
             `val_step_<n>`, and those of the test.
         """
         goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
-        with contextlib.ExitStack() as locks:
-            for folder in self._folders_written() if jax.process_index() == 0 else ():
-                locks.enter_context(RunLock(folder))
-            locks.enter_context(profiler_writes_to(self.events))
-            return self._train(goal, train_loader, val_loader, test_loader)
-
-    def _folders_written(self) -> list[pathlib.Path]:
-        """The run's folder, and those of checkpoints that lie elsewhere."""
-        folders = [callback.directory for callback in self.callbacks if callback.directory is not None]
-        run = self.logger.log_path
-        if run is None:
-            return folders
-        return [run, *(folder for folder in folders if run.absolute() not in folder.absolute().parents)]
-
-    def _train(
-        self, goal: Goal, train_loader: Iterable, val_loader: Loaders | None, test_loader: Loaders | None
-    ) -> dict[str, dict[str, float]]:
-        self._check_trainable()
-        passed_once = None if goal.loader_goes_on else train_loader
-        _check_same_lengths({"train_loader": passed_once, "val_loader": val_loader, "test_loader": test_loader})
-        self.set_dataset(DataloaderModule(train_loader, val_loader, test_loader))
-        self.resume()
-        loop = self._loop = self._build_loop(train_loader, val_loader, goal)
-        status = "error"
-        try:
-            self.logger.on_training_start()
-            self.log_training_info(
-                goal.num_epochs, goal.num_train_steps, goal.steps_per_epoch, train_loader, val_loader, test_loader
-            )
-            if val_loader is not None and not goal.is_reached(self._position):
-                self.test_eval_function(val_loader)
-            with Interrupts(lambda: loop.request_stop("interrupted")) as interrupts, self._watchdog():
-                loop.look_after_step = interrupts.look_after_step
-                loop.run()
-            if loop.status == "interrupted":
-                self._save_interrupted()
-                status = "interrupted"
-                interrupts.leave()
-            results = {**loop.results, **(self._position.best or {"train": loop.train_metrics})}
-            if test_loader is not None and loop.status in ("", "success"):
-                with self.best_model():
-                    results["test"] = self.test_model(test_loader, apply_callbacks=True, epoch_idx=self._position.epoch)
-            status = loop.status or "success"
-            return results
-        except KeyboardInterrupt:
-            status = "interrupted"
-            raise
-        finally:
-            self._close(loop, status)
+        self.checkpoint_callback = next((one for one in self.callbacks if isinstance(one, ModelCheckpoint)), None)
+        return Training(self, goal, train_loader, val_loader, test_loader).run()
 
     def fit(
         self,
@@ -144,7 +323,7 @@ class TrainerModule(EvaluatedModel):
         num_epochs: int | None = None,
         num_train_steps: int | None = None,
         steps_per_epoch: int | None = None,
-        callbacks: Iterable[Callback] = (),
+        callbacks: Iterable[Callback | CallbackConfig] | None = None,
     ) -> dict[str, dict[str, float]]:
         """Train with more callbacks than those of the config; one epoch unless told otherwise.
 
@@ -155,7 +334,7 @@ class TrainerModule(EvaluatedModel):
             num_epochs: As in `train_model`.
             num_train_steps: As in `train_model`.
             steps_per_epoch: As in `train_model`.
-            callbacks: A list or `CallbackList` of callbacks, called after those of the config.
+            callbacks: A list or `CallbackList` of callbacks or configs of them, called after those of the config.
 
         Returns:
             As `train_model`.
@@ -167,10 +346,7 @@ class TrainerModule(EvaluatedModel):
         if num_epochs is None and num_train_steps is None:
             num_epochs = 1
         before = self.callbacks
-        added = [callback for callback in callbacks if runs_here(callback.config)]
-        for callback in added:
-            callback.bind(self)
-        self.callbacks = CallbackList([*before, *added])
+        self.callbacks = CallbackList([*before, *bind_callbacks(callbacks, self, self.dataset)], self.ledger)
         try:
             return self.train_model(
                 train_loader,
@@ -190,82 +366,17 @@ class TrainerModule(EvaluatedModel):
             reason: Why, for the log.
         """
         LOGGER.info("training stops: %s", reason)
-        if self.logger.is_open:
-            self.logger.events.write("stop", reason=reason, step=self.global_step)
-        if self._loop is not None:
-            self._loop.request_stop("success")
+        self.run_log.write("stop", reason=reason, step=self.global_step)
+        self.stop_request.ask("success")
+
+    @property
+    def validates(self) -> bool:
+        """Whether the current or the last training validates at all."""
+        return self.loop_plan is not None and self.loop_plan.validates
 
     def validates_epoch(self, epoch_idx: int) -> bool:
         """Whether a validation follows the given epoch."""
-        every = self._loop.check_val_every_n_epoch if self._loop is not None else -1
-        return every > 0 and epoch_idx % every == 0
-
-    def _watchdog(self) -> Watchdog:
-        return Watchdog(self.trainer_config.watchdog_timeout_s, lambda: self.global_step + self._evaluator.num_batches)
-
-    def _save_interrupted(self) -> None:
-        keeper = next((callback for callback in self.callbacks if callback.directory), None)
-        if keeper is not None and self.trainer_config.save_on_interrupt:
-            self.save_checkpoint(keeper.directory, keep=keeper.choose)
-            self.finish_saving()
-
-    def _check_trainable(self) -> None:
-        if self._position.carry.opt_state is None:
-            raise ConfigError("state: it has no optimizer state, so it can be evaluated but not trained")
-
-    def _build_loop(self, train_loader: Iterable, val_loader: Loaders | None, goal: Goal) -> TrainLoop:
-        config = self.trainer_config
-        self.ledger = self.callbacks.ledger = Ledger(self.clock)
-        self.ledger.start()
-        layout = self.init_train_metrics().layout
-        if self._train_call is None:
-            self._train_call = self._compiler.compile_train(self._train_step, layout, self._placement.shardings)
-            self._fresh_vector = jax.device_put(layout.initial, replicated(self.mesh))
-        validates = val_loader is not None
-        return TrainLoop(
-            call=self._train_call,
-            layout=layout,
-            fresh_vector=self._fresh_vector,
-            placement=self._placement,
-            position=self._position,
-            goal=goal,
-            loader=train_loader,
-            logger=self.logger,
-            hooks=Hooks(self, self.callbacks, lambda epoch: self._eval_model_in_train_loop(val_loader, epoch)),
-            bar=ProgressBar(self._shows_bar, self.global_step, goal.last_step, goal.num_epochs),
-            events=self.events,
-            meter=StepMeter(
-                self.ledger,
-                self.logger,
-                self.events,
-                config.max_inflight_steps,
-                self._position.time,
-                self._step_at_peak_s,
-                self.clock,
-            ),
-            sentinel=None if config.debug else self._sentinel,
-            max_inflight_steps=config.max_inflight_steps,
-            log_every_n_steps=self.logger.config.log_every_n_steps if self._logs_rows else -1,
-            check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
-            check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,
-            clock=self.clock,
-        )
-
-    def _close(self, loop: TrainLoop, status: str) -> None:
-        """Close everything, whatever happened, with the status that the run really has."""
-        self.status = status
-        loop.close()
-        self._sentinel.flush(self.global_step)
-        self.finish_saving()
-        loop.bar.close(self.global_step)
-        self.callbacks.finalize(status)
-        self.ledger_totals = loop.meter.close(self.global_step)
-        if where_it_went := render_ledger(self.ledger_totals, self._notes_on_speed(self.ledger_totals)):
-            LOGGER.info("%s", where_it_went)
-            self.findings = self.events.tell_findings(loop.meter.step_times.median_s())
-        if loop.bad_step is not None:  # others were on their way behind it
-            self.logger.step = loop.bad_step
-        self.logger.finalize(status)
+        return self.loop_plan is not None and self.loop_plan.validates_epoch(epoch_idx)
 
     def log_training_info(
         self,
@@ -277,23 +388,342 @@ class TrainerModule(EvaluatedModel):
         test_loader: Loaders | None,
     ) -> None:
         """Log what is about to be trained: length, loaders, parameters, devices."""
-        length = _count(num_epochs, "epoch") if num_epochs is not None else _count(num_train_steps, "step")
-        per_epoch = f" of {_count(steps_per_epoch, 'step')}" if num_epochs is not None and steps_per_epoch else ""
+        length = count(num_epochs, "epoch") if num_epochs is not None else count(num_train_steps or 0, "step")
+        per_epoch = f" of {count(steps_per_epoch, 'step')}" if num_epochs is not None and steps_per_epoch else ""
         LOGGER.info("Training for %s%s, from step %d.", length, per_epoch, self.global_step)
         for name, loader in (("train", train_loader), ("val", val_loader), ("test", test_loader)):
-            LOGGER.info("%s data: %s", name, summary.describe_loader(loader))
+            LOGGER.info("%s data: %s", name, describe_loader(loader))
         LOGGER.info("%s parameters, mesh %s", f"{self.get_num_params():,}", dict(self.mesh.shape))
 
+    # --- evaluation ---------------------------------------------------------------------------------------------------
 
-def _check_same_lengths(loaders: dict[str, Loaders | None]) -> None:
-    """Raise on every process if the loaders of one have more batches than those of another, as far as they know."""
-    flat = {
-        f"{name}, batches" + (f" of {key!r}" if key else ""): loader_length(one)
-        for name, loader in loaders.items()
-        for key, one in (loader.items() if isinstance(loader, dict) else [("", loader)])
-    }
-    check_same(flat, "let the longer ones drop their last batches, or set steps_per_epoch for training")
+    def test_eval_function(self, val_loader: Loaders) -> None:
+        """Run the evaluation step on one batch, so that its errors show before training and not after an epoch.
 
+        Loaders that can be read only once are left alone; the example batch serves instead.
 
-def _count(number: int | None, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        Args:
+            val_loader: The validation loader.
+        """
+        loader = next(iter(val_loader.values())) if isinstance(val_loader, dict) else val_loader
+        layout = self.init_eval_metrics().layout
+        iterator = iter(loader)
+        if iterator is not loader:
+            with self.ledger.spend(VALIDATION):
+                first = next(iterator, None)
+                batches = [] if first is None else [first]
+                self.evaluator.evaluate(self.progress.carry, batches, layout, name="val_loader")
+
+    def _eval_model_in_train_loop(self, val_loader: Any, epoch_idx: int) -> dict[str, float]:
+        """Validate during training, with the hooks around it."""
+        step, hooks = self.global_step, CallbackList([OwnHooks(self), *self.callbacks], self.ledger)
+        hooks.call("on_validation_epoch_start", epoch_idx, step)
+        return self._evaluate(
+            val_loader,
+            "val",
+            epoch_idx,
+            lambda metrics: hooks.call("on_validation_epoch_end", metrics, epoch_idx, step),
+        )
+
+    def test_model(self, test_loader: Loaders, apply_callbacks: bool = False, epoch_idx: int = 0) -> dict[str, float]:
+        """Test the model.
+
+        Args:
+            test_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
+            apply_callbacks: Whether the callbacks hear of it.
+            epoch_idx: The epoch index for callbacks and log.
+
+        Returns:
+            The metrics.
+        """
+        hooks = CallbackList([OwnHooks(self), *(self.callbacks if apply_callbacks else ())], self.ledger)
+        hooks.call("on_test_epoch_start", epoch_idx)
+        return self._evaluate(
+            test_loader, "test", epoch_idx, lambda metrics: hooks.call("on_test_epoch_end", metrics, epoch_idx)
+        )
+
+    def eval_model(self, data_loader: Loaders, mode: str, epoch_idx: int) -> dict[str, float]:
+        """Evaluate on a data set and log the metrics.
+
+        Args:
+            data_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
+            mode: What to log them under, commonly `val` or `test`.
+            epoch_idx: The epoch index for the log.
+
+        Returns:
+            The metrics, averaged over the data points.
+        """
+        return self._evaluate(data_loader, mode, epoch_idx, lambda metrics: None)
+
+    def _evaluate(self, loaders: Loaders, mode: str, epoch_idx: int, on_end: Callable) -> dict[str, float]:
+        was_open, step = self.logger.is_open, self.global_step
+        metrics = evaluate_and_log(
+            loaders, mode, epoch_idx, step, self._run_model_eval, on_end, self.logger, self.ledger
+        )
+        if not was_open:  # after a training: the run is over again
+            self.logger.finalize(self.status)
+        return metrics
+
+    def _run_model_eval(self, data_loader: Iterable, mode: str = "", epoch_idx: int = -1) -> Metrics:
+        """Evaluate on one data set, without logging.
+
+        Args:
+            data_loader: The batches.
+            mode: What the progress bar shows.
+            epoch_idx: What the progress bar shows next to it.
+
+        Returns:
+            The metrics, on the device.
+        """
+        desc = f"{mode} {epoch_idx}" if epoch_idx >= 0 else mode
+
+        def tracked(batches: Iterable) -> Iterable:
+            return self.tracker(batches, desc=desc, total=loader_length(data_loader), leave=False, delay=1.0)
+
+        carry, layout = self.engine.to_evaluate(self.progress.carry), self.init_eval_metrics().layout
+        return self.evaluator.evaluate(carry, data_loader, layout, tracked, f"{mode}_loader" if mode else "data_loader")
+
+    def predict(self, data_loader: Iterable) -> Any:
+        """The model's outputs for every example of a loader, as numpy arrays in the loader's order.
+
+        With several processes, each has those for the examples of its own loader.
+        """
+        carry = self.engine.to_evaluate(self.progress.carry)
+        return self.evaluator.predict(carry, data_loader, self._predict_step)
+
+    def _predict_step(self, state: TrainState, batch: Any) -> Any:
+        apply_fn = self._bind(state.mutable_variables, jax.random.key(self.trainer_config.seed_eval))
+        return self.adapter.predict(apply_fn, state.params, self.batch_to_input(batch))
+
+    @property
+    def shows_bar(self) -> bool:
+        """Whether this process draws progress bars."""
+        is_asked_for = any(isinstance(one, ProgressBarCallback) for one in self.callbacks)
+        return is_shown(self.trainer_config.enable_progress_bar or is_asked_for, self.processes.is_main)
+
+    def tracker(self, iterator: Iterable, **kwargs: Any) -> Iterable:
+        """The iterator in a progress bar, if bars are enabled, else as it is.
+
+        Args:
+            iterator: What to go through.
+            kwargs: Arguments to tqdm.
+        """
+        return track(iterator, self.shows_bar, **kwargs)
+
+    # --- saving -------------------------------------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self,
+        directory: str | pathlib.Path | None = None,
+        metrics: Mapping[str, float] | None = None,
+        keep: Keep | None = None,
+    ) -> None:
+        """Save the training at its current step. Returns as soon as training may continue.
+
+        A state that holds anything that is not finite is not saved; the log says so. If the last save to this folder
+        has failed, that is raised.
+
+        Args:
+            directory: The folder of the checkpoints; `checkpoints` in the run's folder if left out.
+            metrics: Metrics of a validation that go with the checkpoint; those of the current step if left out.
+            keep: Chooses the steps to keep from the metrics of all; if left out, all are kept.
+        """
+        with self.ledger.spend(CHECKPOINTING):
+            self.checkpoints.save(self.checkpoints.store(directory), self.progress, self._record(metrics), keep)
+
+    def _record(self, metrics: Mapping[str, float] | None) -> dict[str, Any]:
+        """What is saved in addition to the state. Nothing in it changes afterwards."""
+        progress, dataset = self.progress, self.dataset or DataloaderModule()
+        stages = progress.metrics.at(self.global_step)
+        if metrics is not None:
+            stages = {"train": dict(metrics), "val": dict(metrics)}  # of whichever stage is asked for
+        rank = float("inf") if self.checkpoint_callback is None else self.checkpoint_callback.rank(stages)
+        progress.time.in_steps_s = self.ledger.totals().in_steps_s
+        record = {
+            **progress.to_record(self.clock.now()),
+            **saved_training.metrics_to_record(stages, rank),
+            "configs": self.run_configs.to_plain(),
+            "callbacks": self.callbacks.state_dict(),
+        }
+        record["loaders"].update(positions_of({"val": dataset.val_dataloader, "test": dataset.test_dataloader}))
+        return record
+
+    def finish_saving(self) -> None:
+        """Wait for checkpoints that are being written. One that failed is reported; the earlier ones are intact."""
+        self.checkpoints.finish()
+
+    def resume(self) -> None:
+        """Continue from the newest good checkpoint of the callbacks' folder, as `TrainerConfig.resume` says.
+
+        A folder that this trainer has not written to and must not continue from is refused, so that no run is mixed
+        with another.
+        """
+        mode = self.trainer_config.resume
+        if self.checkpoint_callback is None:
+            if mode == "must":
+                raise CheckpointError("resume='must': no callback keeps checkpoints; add a CheckpointConfig")
+            return
+        step = self.checkpoints.step_to_resume(self.checkpoint_callback.directory, mode)
+        if step == NO_STEP:
+            return
+        store = self.checkpoints.store(self.checkpoint_callback.directory)
+        record = self.checkpoints.load(store, step, self.engine, self.progress, with_optimizer=True)
+        self.run_configs.log_changes_since(record["configs"])
+        if self.logs_rows:
+            self.logger.rewind(step)
+        self.callbacks.load_state_dict(record["callbacks"])
+
+    @contextlib.contextmanager
+    def best_model(self) -> Iterator[None]:
+        """For as long as it is open, the trainer holds the best model that its callbacks have saved."""
+        self.finish_saving()
+        progress, before = self.progress, self.progress.carry
+        best = None
+        if self.checkpoint_callback is not None:
+            best = self.checkpoints.best_carry(self.checkpoint_callback, self.engine, progress)
+        progress.carry = before if best is None else best
+        try:
+            yield
+        finally:
+            progress.carry = before
+
+    def export_params(self, path: str | pathlib.Path) -> None:
+        """Write the parameters to a safetensors file, those that evaluation uses.
+
+        With several processes all have to call this, and the first one writes.
+        """
+        params = whole(self.engine.to_evaluate(self.progress.carry).params)
+        if self.processes.is_main:
+            export_params(params, path)
+
+    def import_params(self, path: str | pathlib.Path) -> None:
+        """Take over parameters from a safetensors file; the optimizer stays as it is."""
+        carry = self.progress.carry
+        params = jax.device_put(import_params(carry.params, path), self.carry_shardings.params)
+        self.progress.carry = carry._replace(params=params)
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    def load_model(self, step_idx: int = -1, raise_if_not_found: bool = True) -> None:
+        """Load the training from the run's folder: parameters, optimizer, batch statistics, position.
+
+        Args:
+            step_idx: The step; -1 for the latest that is not damaged.
+            raise_if_not_found: Whether it is an error if there is none; otherwise a warning.
+        """
+        self.finish_saving()
+        try:
+            store = self.checkpoints.store(None)
+            step = self.checkpoints.choose(store, step_idx)
+            self.checkpoints.load(store, step, self.engine, self.progress, self._has_optimizer)
+        except CheckpointError as error:
+            if raise_if_not_found:
+                raise
+            LOGGER.warning("no model was loaded: %s", error)
+
+    def load_data_loaders(
+        self, step_idx: int = -1, train_loader: Any = None, val_loader: Any = None, test_loader: Any = None
+    ) -> None:
+        """Put the positions of loaders back that were saved in the run's folder.
+
+        Args:
+            step_idx: The step; -1 for the trainer's current one.
+            train_loader: Set to its saved position, if given.
+            val_loader: Set to its saved position, if given and it has one.
+            test_loader: Set to its saved position, if given and it has one.
+        """
+        record = self.checkpoints.store(None).record(self.global_step if step_idx < 0 else step_idx)
+        saved = decode_position(saved_training.own_loaders(record, self.processes))
+        self.restore_data_loaders(saved, train_loader, val_loader, test_loader)
+
+    def load_pretrained_model(
+        self,
+        checkpoint_path: str | pathlib.Path,
+        step_idx: int = -1,
+        load_best: bool = False,
+        load_optimizer: bool = True,
+        train_loader: Any = None,
+        val_loader: Any = None,
+        test_loader: Any = None,
+        delete_params_before_loading: bool = True,
+    ) -> int:
+        """Load a model from a folder of checkpoints.
+
+        Args:
+            checkpoint_path: The folder, that of a run, or that of one step.
+            step_idx: The step; -1 for the latest that is not damaged, or the one that the path names.
+            load_best: Whether to load the best step instead, by the metric that was monitored when it was saved, else
+                by its validation loss.
+            load_optimizer: Whether to load the optimizer's state too.
+            train_loader: Set to its saved position, if given.
+            val_loader: Set to its saved position, if given.
+            test_loader: Set to its saved position, if given.
+            delete_params_before_loading: Whether to free the current parameters first. Saves memory on the device.
+                What does not fit is found before; should reading itself fail, they are gone.
+
+        Returns:
+            The step that was loaded.
+        """
+        self.finish_saving()
+        root, named_step = find_checkpoints(pathlib.Path(checkpoint_path))
+        store = self.checkpoints.store(root)
+        step = self.checkpoints.choose(store, named_step if step_idx < 0 else step_idx, load_best)
+        with_optimizer = load_optimizer and self._has_optimizer
+        record = self.checkpoints.load(
+            store, step, self.engine, self.progress, with_optimizer, delete_params_before_loading
+        )
+        if any(loader is not None for loader in (train_loader, val_loader, test_loader)):
+            saved = decode_position(saved_training.own_loaders(record, self.processes))
+            self.restore_data_loaders(saved, train_loader, val_loader, test_loader)
+        return step
+
+    @property
+    def _has_optimizer(self) -> bool:
+        return self.progress.carry.opt_state is not None
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint: str | pathlib.Path, exmp_input: Any = None, batch_size: int = -1) -> Self:
+        """Build a trainer with the configs and the latest state of a run.
+
+        Nothing is written to the run's folder until the trainer trains: evaluating the model leaves no trace there.
+        When it trains, its rows go there, also if the folder was moved.
+
+        Args:
+            checkpoint: The run's folder, its folder of checkpoints, or that of one step.
+            exmp_input: An example batch, from which shapes are inferred.
+            batch_size: How many examples of it to use; -1 for all.
+        """
+        if exmp_input is None:
+            raise CheckpointError("exmp_input: an example batch is needed to build the model; arrays or their shapes")
+        configs, store, step = RunConfigs.of_checkpoint(pathlib.Path(checkpoint))
+        batch = exmp_input if batch_size < 0 else slice_batch(exmp_input, slice(0, batch_size))
+        with without_opening_runs():
+            trainer = cls(configs.trainer, configs.model, configs.optimizer, batch)
+        trainer.load_pretrained_model(store.root, step)
+        return trainer
+
+    def restore_model(self, state_dict: dict[str, Any]) -> None:
+        """Put a saved state in place of the current one, whose class is kept.
+
+        Args:
+            state_dict: The saved `params`, and optionally `step`, `opt_state`, `mutable_variables` and `rng`. The
+                optimizer's state is taken over only if the current state has one.
+        """
+        carry = self.progress.carry
+        is_pruned = carry.opt_state is None
+        carry = saved_training.restore_carry(carry, self.carry_shardings, state_dict, is_pruned)
+        self.progress.begin_at(carry, int(carry.step))
+
+    @staticmethod
+    def restore_data_loaders(
+        state_dict: dict[str, Any], train_loader: Any = None, val_loader: Any = None, test_loader: Any = None
+    ) -> None:
+        """Put saved positions back into loaders.
+
+        Args:
+            state_dict: Positions under `train`, `val` and `test`.
+            train_loader: Set to the position under `train`, if given.
+            val_loader: Set to the position under `val`, if given.
+            test_loader: Set to the position under `test`, if given.
+        """
+        restore_loaders(state_dict, {"train": train_loader, "val": val_loader, "test": test_loader})

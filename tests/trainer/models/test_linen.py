@@ -11,8 +11,12 @@ from jax.sharding import PartitionSpec
 
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
-from trackside.trainer.models import LinenAdapter, ModelConfig, build_adapter
+from trackside.trainer.models import LinenAdapter, ModelAdapter, ModelConfig, adapter_for, build_module
 from trackside.trainer.sharding import ParallelConfig
+
+
+def build_adapter(config: ModelConfig) -> ModelAdapter:
+    return adapter_for(build_module(config), config)
 
 
 @dataclass

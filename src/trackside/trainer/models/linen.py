@@ -11,7 +11,7 @@ from flax.linen.spmd import logical_to_mesh_axes
 from jax.sharding import PartitionSpec
 
 from trackside.errors import ConfigError
-from trackside.trainer.models.base import ModelConfig
+from trackside.trainer.models.adapter import ModelConfig
 
 
 class LinenAdapter:
@@ -81,8 +81,8 @@ def _is_partitioned(leaf: Any) -> bool:
     return isinstance(leaf, nn.Partitioned)
 
 
-def build_adapter(config: ModelConfig) -> LinenAdapter:
-    """Build the model and the adapter that fits it.
+def build_module(config: ModelConfig) -> nn.Module:
+    """Build the model that a config names.
 
     A class is checked before it is called: its name may have come from a file.
     """
@@ -102,7 +102,7 @@ def build_adapter(config: ModelConfig) -> LinenAdapter:
         ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(_unsupported(module))
-    return LinenAdapter(module, config.parallel.rules)
+    return module
 
 
 def _unsupported(got: Any) -> str:

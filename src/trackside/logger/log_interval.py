@@ -1,0 +1,59 @@
+"""How long training steps take, from one log row to the next, without what is no training step."""
+
+
+class LogInterval:
+    """Seconds per step since the last row.
+
+    Attributes:
+        last_step: The step of the last row.
+        last_step_time: When that was; None before any.
+    """
+
+    def __init__(self) -> None:
+        self.last_step = 0
+        self.last_step_time: float | None = None
+        self._excluded_s = 0.0
+        self._excluded_steps = 0
+        self._paused_at: tuple[int, float] | None = None
+
+    def start(self, step: int, now_s: float) -> None:
+        """Start from a step, with nothing to leave out."""
+        self._set(step, now_s)
+        self._paused_at = None
+
+    def lap(self, step: int, now_s: float) -> float | None:
+        """A row is logged: the seconds per step since the last one; None where there is no step to tell of."""
+        if self._paused_at is not None:
+            self._exclude_pause(step, now_s)
+        seconds = None
+        num_steps = max(step - self.last_step, 1) - self._excluded_steps
+        if self.last_step_time is not None and num_steps > 0:
+            seconds = max(now_s - self.last_step_time - self._excluded_s, 0.0) / num_steps
+        self._set(step, now_s)
+        return seconds
+
+    def exclude(self, seconds: float) -> None:
+        """Leave out time that just passed. During a pause all of it is left out anyway."""
+        if self._paused_at is None:
+            self._excluded_s += seconds
+
+    def pause(self, step: int, now_s: float) -> None:
+        """Leave out the steps after `step`, and their time."""
+        if self._paused_at is None:
+            self._paused_at = step, now_s
+
+    def resume(self, step: int, now_s: float) -> None:
+        """Count the steps after `step` again."""
+        if self._paused_at is not None:
+            self._exclude_pause(step, now_s)
+            self._paused_at = None
+
+    def _exclude_pause(self, step: int, now_s: float) -> None:
+        assert self._paused_at is not None
+        since_step, since_s = self._paused_at
+        self._excluded_steps += step - since_step
+        self._excluded_s += now_s - since_s
+        self._paused_at = step, now_s
+
+    def _set(self, step: int, now_s: float) -> None:
+        self.last_step, self.last_step_time, self._excluded_s, self._excluded_steps = step, now_s, 0.0, 0

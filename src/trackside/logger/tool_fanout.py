@@ -1,0 +1,102 @@
+"""The tools of a logger: each gets everything, and none is another's problem."""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trackside.clock import Clock
+from trackside.errors import ConfigError, MissingExtraError
+from trackside.logger.tool import LoggerTool, LoggerToolsConfig
+from trackside.logger.worker import ToolRunner, build_runner
+
+if TYPE_CHECKING:
+    from trackside.logger.logger import Logger
+
+LOGGER = logging.getLogger(__name__)
+
+
+class ToolFanout:
+    """Hands each call to all tools, with a copy of what is logged.
+
+    Args:
+        tools: The tools.
+        clock: What waiting for a slow tool is measured with.
+    """
+
+    def __init__(self, tools: Sequence[LoggerTool], clock: Clock):
+        self._runners: list[ToolRunner] = [build_runner(tool, clock) for tool in tools]
+
+    @property
+    def tools(self) -> list[LoggerTool]:
+        """The tools, in the order of their configs."""
+        return [runner.tool for runner in self._runners]
+
+    def __bool__(self) -> bool:
+        return bool(self._runners)
+
+    def log_config(self, config: dict[str, Any]) -> None:
+        """Log the configuration."""
+        for runner in self._runners:
+            runner.call("log_config", dict(config))
+
+    def rewind(self, step: int) -> None:
+        """Tell every tool after which step the training continues."""
+        for runner in self._runners:
+            runner.call("rewind", step)
+
+    def log_metrics(self, values: dict[str, float], step: int, epoch: int, mode: str) -> None:
+        """Log a row of metrics."""
+        for runner in self._runners:
+            runner.call("log_metrics", dict(values), step, epoch, mode)
+
+    def can_show(self, method: str) -> bool:
+        """Whether any tool overrides `LoggerTool`'s method of this name."""
+        return any(runner.can_show(method) for runner in self._runners)
+
+    def show(self, method: str, name: str, value: Any, step: int, mode: str) -> None:
+        """Hand a text, or an array that belongs to them, to the tools that can show it."""
+        for runner in self._runners:
+            if runner.can_show(method):
+                runner.call(method, name, value if isinstance(value, str) else value.copy(), step, mode)
+
+    def flush(self) -> None:
+        """Have every tool bring what it has to where it can be seen."""
+        for runner in self._runners:
+            runner.flush()
+
+    def finalize(self, status: str) -> None:
+        """Close every tool."""
+        for runner in self._runners:
+            runner.finalize(status)
+        self._runners = []
+
+
+def build_tools(configs: Sequence[LoggerToolsConfig], logger: "Logger", clock: Clock) -> ToolFanout:
+    """Make the tools of a logger.
+
+    Args:
+        configs: The tools' configs. One that cannot be created is reported and left out.
+        logger: The logger that the tools belong to.
+        clock: What waiting for a slow tool is measured with.
+
+    Raises:
+        ConfigError: A tool cannot work as configured.
+        MissingExtraError: A tool's package is not installed.
+    """
+    return ToolFanout([tool for config in configs if (tool := _create(config, logger)) is not None], clock)
+
+
+def _create(config: LoggerToolsConfig, logger: "Logger") -> LoggerTool | None:
+    try:
+        return config.create(logger)
+    except (ConfigError, MissingExtraError):
+        raise  # a mistake in the set-up, found before the first step
+    except Exception as error:
+        LOGGER.error(
+            "The logging tool of %s could not be created: %s: %s. Training and the other tools continue without it.",
+            type(config).__name__,
+            type(error).__name__,
+            error,
+            exc_info=error,
+        )
+        return None

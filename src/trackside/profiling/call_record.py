@@ -1,0 +1,47 @@
+"""What is known of one call of the compiled step: for the loop, the ledger, the device's clock and the callbacks."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call of the compiled step. Times are readings of the loop's clock."""
+
+    first_step: int
+    """Index of its first step."""
+    num_steps: int
+    """How many steps it makes."""
+    num_samples: int
+    """How many examples they have."""
+    epoch: int
+    started_s: float
+    """When the loop began to get its batch."""
+    batch_s: float
+    """When the loop had it."""
+    placed_s: float
+    """When it was on its way to the device."""
+    ready_s: float
+    """When there was room among the calls in flight."""
+    dispatched_s: float
+    """When the call returned, which is before the device is done."""
+    was_idle: bool
+    """Whether the device had nothing to do just before the call."""
+    was_blocked: bool
+    """Whether the loop had to wait for room."""
+    report: Any
+    """The metrics after the call. Ready when the call has completed."""
+    batch: Any
+    """The batch, which must stay unchanged until then."""
+    completed_s: float = math.nan
+    """When the loop learned that the device was done."""
+    is_disturbed: bool = False
+    """Whether it took longer than it should, by a compilation or a capture."""
+    is_logged: bool = False
+    """Whether a log row is due after it."""
+
+    @property
+    def last_step(self) -> int:
+        """Index of its last step."""
+        return self.first_step + self.num_steps - 1

@@ -1,0 +1,118 @@
+"""From a loader's batch to the arguments of a compiled call.
+
+On CPU, numpy goes straight into the compiled call, which is the fastest way for any size. To an accelerator it is sent
+ahead, so that the transfer runs during the step before.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from trackside.errors import DataError
+from trackside.processes import JAX_PROCESSES, Processes
+from trackside.trainer.batch import batch_size
+from trackside.trainer.sharding import batch_axes, batch_specs, num_batch_shards, num_own_batch_shards, to_shardings
+
+
+class BatchPlacement:
+    """Places batches on a mesh.
+
+    Args:
+        mesh: The mesh.
+        exmp_batch: A batch of the usual form.
+        num_microbatches: Into how many parts a training step splits a batch.
+        processes: The processes that train together.
+    """
+
+    def __init__(self, mesh: Mesh, exmp_batch: Any, num_microbatches: int = 1, processes: Processes = JAX_PROCESSES):
+        self._processes = processes
+        self.mesh = mesh
+        self.exmp_batch = exmp_batch
+        self.num_microbatches = num_microbatches
+        self.specs = batch_specs(mesh, exmp_batch)
+        self.shardings = to_shardings(mesh, self.specs)
+        self._structure = jax.tree.structure(exmp_batch)
+        self._num_own_shards = num_own_batch_shards(mesh)
+        self._train_size: int | None = None
+        self.place = self._choose_way()
+        """Brings a batch into the form in which the compiled call takes it fastest."""
+        self.place_train = self._place_own_train_part if self._processes.are_several else self.place
+        """The same for a training step."""
+
+    def _choose_way(self) -> Callable[[Any], Any]:
+        if self._processes.are_several:
+            return self._place_own_part
+        if jax.default_backend() == "cpu":
+            return _as_it_is
+        return lambda batch: jax.device_put(batch, self.shardings)
+
+    def _place_own_part(self, batch: Any) -> Any:
+        """The global batch of which this process has its part, as large as those of the other processes."""
+        if _is_global(batch):
+            return batch
+        if not self.is_divisible(batch):
+            raise DataError(
+                f"batch of {batch_size(batch)} examples in process {self._processes.index}: not divisible by its "
+                f"{self._num_own_shards} devices along {batch_axes(self.mesh)}; with several processes "
+                "every batch has to be: change the batch size, or let the loader drop its last, smaller batch"
+            )
+        return jax.tree.map(jax.make_array_from_process_local_data, self.shardings, batch)
+
+    def _place_own_train_part(self, batch: Any) -> Any:
+        # Of another size than those of the other processes, a batch would be averaged with other weights on each
+        # process, and their parameters would drift apart without an error.
+        if not _is_global(batch) and batch_size(batch) != self._train_size:
+            raise DataError(
+                f"batch of {batch_size(batch)} examples in process {self._processes.index}, after batches of "
+                f"{self._train_size}: with several processes all have to be of one size; let the loader drop its last, "
+                "smaller batch"
+            )
+        return self._place_own_part(batch)
+
+    def agree_on_size(self, batch: Any) -> None:
+        """Raise on every process if the first training batch of one is larger than that of another."""
+        self._train_size = batch_size(batch)
+        self._processes.check_same(
+            {"train_loader, examples per batch": self._train_size}, "let each process load an equal part"
+        )
+
+    def check_train_batch(self, batch: Any) -> None:
+        """Raise if a training step cannot take this batch."""
+        self.check_structure(batch)
+        shards = num_batch_shards(self.mesh)
+        size = batch_size(batch) * (shards // self._num_own_shards if not _is_global(batch) else 1)
+        if size % self.num_microbatches:
+            raise DataError(
+                f"batch of {size} examples: not divisible by gradient_accumulate_steps={self.num_microbatches}; "
+                f"change either, or let the loader drop its last, smaller batch"
+            )
+        if (size // self.num_microbatches) % shards:
+            per_part = f" in {self.num_microbatches} microbatches" if self.num_microbatches > 1 else ""
+            raise DataError(
+                f"batch of {size} examples{per_part}: not divisible by the {shards} devices along "
+                f"{batch_axes(self.mesh)}; change the batch size or the mesh, or let the loader drop its last, smaller "
+                "batch"
+            )
+
+    def check_structure(self, batch: Any) -> None:
+        """Raise if a batch has another form than the example batch."""
+        structure = jax.tree.structure(batch)
+        if structure != self._structure:
+            raise DataError(
+                f"the loader's batches differ in structure from the example batch: {structure} against "
+                f"{self._structure}; build the trainer with a batch of the loader's form"
+            )
+
+    def is_divisible(self, batch: Any) -> bool:
+        """Whether a batch, or this process's part of it, can be split over the mesh."""
+        return self.mesh.size == 1 or batch_size(batch) % self._num_own_shards == 0
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _is_global(batch: Any) -> bool:
+    return any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(batch))

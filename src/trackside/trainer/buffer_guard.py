@@ -1,0 +1,69 @@
+"""Who owns the memory of a batch.
+
+JAX may read a numpy array until the call that was given it has completed, so a loader that refills its arrays would
+change batches under a running step. Such loaders are recognised by their addresses, and their batches copied.
+"""
+
+import logging
+from collections import deque
+from typing import Any
+
+import jax
+import numpy as np
+
+LOGGER = logging.getLogger(__name__)
+
+
+class BufferGuard:
+    """Tells whether a loader writes again into arrays that are still in use, and copies from then on.
+
+    Args:
+        loader: The loader. Lists and tuples run no code between batches and are never suspected.
+        num_in_flight: How many calls may be under way while the loader makes the next batch.
+    """
+
+    def __init__(self, loader: Any, num_in_flight: int):
+        self.trusted = isinstance(loader, list | tuple)
+        self.copies = False
+        # The batches are held beside their addresses: memory that is free may be given out again for a good reason.
+        self._recent: deque[tuple[frozenset[int], Any]] = deque(maxlen=num_in_flight)
+        self._num_in_flight = num_in_flight
+        self._num_seen = 0
+
+    @property
+    def on_probation(self) -> bool:
+        """Whether each call has to complete before the next batch is asked for, since nothing is known yet.
+
+        The loader has refilled an array before its address is seen for the second time; until enough batches have
+        shown that this does not happen, no call may be under way meanwhile.
+        """
+        return not self.trusted and not self.copies and self._num_seen <= self._num_in_flight
+
+    def protect(self, batch: Any) -> Any:
+        """The batch, or a copy of it if the loader may write into it."""
+        if self.trusted:
+            return batch
+        self._num_seen += 1
+        if not self.copies:
+            self._look_at(batch)
+        return jax.tree.map(_copied, batch) if self.copies else batch
+
+    def _look_at(self, batch: Any) -> None:
+        addresses = frozenset(
+            leaf.__array_interface__["data"][0]
+            for leaf in jax.tree.leaves(batch)
+            if isinstance(leaf, np.ndarray) and leaf.size
+        )
+        if any(addresses & recent for recent, _ in self._recent):
+            self.copies = True
+            if self._num_seen > self._num_in_flight + 1:
+                LOGGER.warning(
+                    "the loader began to reuse the memory of its batches at batch %d: the batch before it may have "
+                    "been overwritten while it was trained on; from here on batches are copied",
+                    self._num_seen,
+                )
+        self._recent.append((addresses, batch))
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

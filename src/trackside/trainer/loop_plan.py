@@ -1,0 +1,49 @@
+"""What the training loop is given: a plan, and the instruments that watch it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.metrics import MetricLayout
+from trackside.profiling.sentinel import RecompileSentinel
+from trackside.trainer.goal import Goal
+from trackside.trainer.interrupts import Interrupts, StopRequest
+from trackside.trainer.measurements import TrainMeasurements
+from trackside.trainer.progress_bar import ProgressBar
+from trackside.trainer.step_meter import StepMeter
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """What to train on, how far, and how often to look up."""
+
+    goal: Goal
+    loader: Iterable
+    layout: MetricLayout
+    """The metrics of the step."""
+    max_inflight_steps: int = 2
+    log_every_n_steps: int = -1
+    check_val_every_n_steps: int = -1
+    check_val_every_n_epoch: int = -1
+
+    def validates_epoch(self, epoch: int) -> bool:
+        """Whether a validation follows an epoch."""
+        return self.check_val_every_n_epoch > 0 and epoch % self.check_val_every_n_epoch == 0
+
+    @property
+    def validates(self) -> bool:
+        """Whether the training validates at all."""
+        return self.check_val_every_n_epoch > 0 or self.check_val_every_n_steps > 0
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What watches the loop."""
+
+    meter: StepMeter
+    measurements: TrainMeasurements
+    bar: ProgressBar
+    stop: StopRequest
+    interrupts: Interrupts
+    sentinel: RecompileSentinel | None = None
+    clock: Clock = SYSTEM_CLOCK

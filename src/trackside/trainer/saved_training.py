@@ -1,0 +1,168 @@
+"""A training as it is saved: trees of arrays, and a record of everything else that JSON can hold."""
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from trackside.errors import CheckpointError
+from trackside.monitor import validation_loss
+from trackside.processes import Processes
+from trackside.trainer.checkpoint_store import CheckpointStore
+from trackside.trainer.progress import read_all, spell_all
+from trackside.trainer.train_state import Carry
+from trackside.tree_paths import leaf_path
+
+LOGGER = logging.getLogger(__name__)
+
+
+# --- the state --------------------------------------------------------------------------------------------------------
+
+
+def to_trees(carry: Carry) -> dict[str, Any]:
+    """The state as trees, one by one, so that parameters can be loaded without the rest."""
+    return {
+        "params": carry.params,
+        "mutable_variables": carry.mutable_variables,
+        "opt_state": carry.opt_state,
+        "progress": {"step": carry.step, "rng": carry.rng},
+    }
+
+
+def load_state(
+    store: CheckpointStore, step: int, carry: Carry, shardings: Carry, with_optimizer: bool
+) -> dict[str, Any]:
+    """The state of a verified step, laid out as the current one, which `check_form` says it fits."""
+    trees, places = to_trees(carry), to_trees(shardings)
+    abstract = {
+        name: jax.tree.map(
+            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), trees[name], places[name]
+        )
+        for name in _wanted(with_optimizer)
+    }
+    loaded = store.load(step, abstract)
+    return {**loaded.pop("progress"), **loaded}
+
+
+def check_form(store: CheckpointStore, step: int, carry: Carry, with_optimizer: bool) -> None:
+    """Check that a saved step fits the current state.
+
+    Raises:
+        CheckpointError: The model has changed; every path that differs is named.
+    """
+    trees = to_trees(carry)
+    for name in _wanted(with_optimizer):
+        saved = store.shapes(step, name)
+        check_same_form(name, trees[name], {} if saved is None else saved)  # a tree without leaves is not saved
+
+
+def _wanted(with_optimizer: bool) -> list[str]:
+    return ["params", "mutable_variables", "progress"] + (["opt_state"] if with_optimizer else [])
+
+
+def restore_carry(carry: Carry, shardings: Carry, state_dict: dict[str, Any], is_pruned: bool) -> Carry:
+    """A carry with what a saved state holds in place of what it had.
+
+    Args:
+        carry: The current state.
+        shardings: How its arrays are spread over the mesh.
+        state_dict: The saved state: `params`, and optionally `step`, `opt_state`, `mutable_variables`, `rng`.
+        is_pruned: Whether the current state has no optimizer, so that a saved one is left aside.
+
+    Returns:
+        The new carry. Saved arrays that are on the mesh already are part of it and not copied.
+    """
+    if "params" not in state_dict:
+        raise CheckpointError(f"state_dict: expected the key 'params', got {sorted(state_dict)}")
+    new = {"params": state_dict["params"]}
+    new.update({name: state_dict[name] for name in ("mutable_variables", "rng", "step") if name in state_dict})
+    if "opt_state" in state_dict and not is_pruned:
+        new["opt_state"] = state_dict["opt_state"]
+    if new.get("rng") is not None and jax.numpy.issubdtype(new["rng"].dtype, jax.dtypes.prng_key):
+        new["rng"] = jax.random.key_data(new["rng"])
+    if "step" in new:
+        new["step"] = jax.numpy.asarray(new["step"], jax.numpy.int32)
+    if "mutable_variables" in new:
+        new["mutable_variables"] = new["mutable_variables"] or {}
+    for name, value in new.items():
+        check_same_form(name, getattr(carry, name), value)
+        new[name] = jax.device_put(_like(getattr(carry, name), value), getattr(shardings, name))
+    return carry._replace(**new)
+
+
+def _like(current: Any, saved: Any) -> Any:
+    """The saved leaves in the containers of the current tree.
+
+    They are found by path: a saved tree may hold a named tuple as a dict, which has another order.
+    """
+    by_path = {leaf_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(saved)}
+    return jax.tree_util.tree_map_with_path(lambda path, _: by_path[leaf_path(path)], current)
+
+
+def check_same_form(name: str, current: Any, saved: Any) -> None:
+    """Raise if a saved tree does not fit, naming every path that differs and both shapes."""
+    now, then = _shapes(current), _shapes(saved)
+    differences = [
+        f"{path or name}: {then.get(path, 'missing')} in the saved state, {now.get(path, 'not there')} in the model"
+        for path in sorted(now.keys() | then.keys())
+        if now.get(path) != then.get(path)
+    ]
+    if differences:
+        shown = "\n  ".join(differences[:20])
+        more = f"\n  and {len(differences) - 20} more" if len(differences) > 20 else ""
+        raise CheckpointError(f"the saved {name} do not fit the model:\n  {shown}{more}")
+
+
+def _shapes(tree: Any) -> dict[str, str]:
+    return {
+        leaf_path(path): f"{jax.numpy.result_type(leaf)}{list(jax.numpy.shape(leaf))}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+def metrics_to_record(stages: Mapping[str, Mapping[str, float]], rank: float) -> dict[str, Any]:
+    """What is saved of the metrics of a step.
+
+    Args:
+        stages: Its metrics by stage.
+        rank: How good it is by what is monitored, lower being better; infinite if that is not known.
+    """
+    last = stages.get("val", stages.get("train", {}))
+    return {
+        "stages": {stage: spell_all(metrics) for stage, metrics in stages.items()},
+        "metrics": spell_all(last),  # what earlier versions read
+        "rank": rank if math.isfinite(rank) else None,
+    }
+
+
+def saved_stages(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The metrics of a saved step by stage."""
+    if "stages" in record:
+        return {stage: read_all(metrics) for stage, metrics in record["stages"].items()}
+    metrics = read_all(record["metrics"])  # by an earlier version, which kept one set of them
+    return {"train" if "train_time" in metrics else "val": metrics} if metrics else {}
+
+
+def saved_rank(record: Mapping[str, Any]) -> float:
+    """How good a saved step is, lower being better: by what was monitored, or else by its validation loss."""
+    rank = record.get("rank")
+    return validation_loss(saved_stages(record).get("val", {})) if rank is None else float(rank)
+
+
+def own_loaders(record: Mapping[str, Any], processes: Processes) -> dict[str, Any]:
+    """The saved positions of this process's loaders; none where another number of processes has saved them."""
+    by_process = record.get("loaders_by_process", [record["loaders"]])
+    if len(by_process) == processes.count:
+        return by_process[processes.index]
+    if any(position is not None for loaders in by_process for position in loaders.values()):
+        LOGGER.warning(
+            "the checkpoint was saved by %d processes, and there are %d: the positions of their loaders do not fit",
+            len(by_process),
+            processes.count,
+        )
+    return {}

@@ -1,0 +1,191 @@
+"""Where the batches of a training come from: a loader that is opened, put to a position, and read to its end.
+
+No batch is used ahead of its step, and the position that is saved is that of the last step: where a look ahead was
+needed to see whether an epoch is over, the position from before it is saved.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from trackside.errors import DataError
+from trackside.trainer.buffer_guard import BufferGuard
+from trackside.trainer.cursor import Cursor
+from trackside.trainer.loaders import (
+    decode_position,
+    get_position,
+    has_position,
+    open_loader,
+    set_epoch,
+    set_position,
+)
+
+LOGGER = logging.getLogger(__name__)
+
+_END = object()
+
+
+class TrainData:
+    """The loader of a training, and where it is. Outlives a call of the training, which may continue later."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin with a loader from its start."""
+        self.batches: Iterator = iter(())
+        """The batches to come."""
+        self.guard = BufferGuard((), 1)
+        """Protects batches from being overwritten by the loader."""
+        self._loader: Any = None
+        self._iterator: Any = None
+        self._is_stream = False
+        self._num_in_flight = 1
+        self._opened_at_step = -1
+        self._is_exhausted = False
+        self._looked_ahead: tuple[int, Any] | None = None  # after which step, and the position before that
+        self._saved: Any = None
+        self._is_restored = False
+        self._has_warned = False
+
+    # --- saving and restoring -----------------------------------------------------------------------------------------
+
+    def position(self, step: int) -> Any:
+        """Where the loader is after `step`, as JSON can hold it; None if it cannot say."""
+        if self._looked_ahead is not None and self._looked_ahead[0] == step:
+            return self._looked_ahead[1]
+        if has_position(self._iterator):
+            return get_position(self._iterator)
+        position = get_position(self._loader)
+        return None if position is None else {**position, "of": "loader"}
+
+    def restore(self, saved: Any) -> None:
+        """Put the loader, once it is there, to a saved position, or skip the batches that were trained on."""
+        self.forget()
+        self._saved, self._is_restored = saved, True
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def connect(self, loader: Iterable, is_stream: bool, num_in_flight: int) -> None:
+        """Say which loader the training reads.
+
+        Args:
+            loader: The loader. One that was read before continues where it is.
+            is_stream: Whether an epoch is a number of steps of it, and not one pass.
+            num_in_flight: How many calls may be under way while the loader makes the next batch.
+        """
+        if loader is not self._loader:
+            self._iterator = None
+        self._loader, self._is_stream, self._num_in_flight = loader, is_stream, num_in_flight
+
+    def open_epoch(self, cursor: Cursor, is_new: bool) -> None:
+        """Have batches for an epoch that begins, or that continues."""
+        if self._is_restored:
+            self._is_restored = False
+            self._resume(cursor, is_new)
+        elif self._iterator is None or (is_new and not self._is_stream):
+            self._open(cursor)
+
+    def start_again(self, cursor: Cursor) -> bool:
+        """Start the loader again when it has run out.
+
+        Returns:
+            False if the epoch is over with it.
+        """
+        self._is_exhausted = True
+        if cursor.step == self._opened_at_step:
+            raise DataError(
+                f"train_loader: gave no batch at step {cursor.step + 1} in epoch {cursor.epoch}. An iterator can be "
+                "read only once: pass a loader that starts again each time, or fewer epochs"
+            )
+        if not self._is_stream:
+            return False
+        self._open(cursor)
+        return True
+
+    def _open(self, cursor: Cursor) -> None:
+        held = self.batches if self._looked_ahead is not None and not self._is_exhausted else None
+        before = self._iterator
+        set_epoch(self._loader, max(cursor.epoch - 1, 0))
+        self._iterator = open_loader(self._loader, "train_loader")
+        # A batch that was looked at belongs to an iterator that has no end of its own and is read on.
+        self.batches = held if held is not None and self._iterator is before else self._iterator
+        self.guard = BufferGuard(self._loader, self._num_in_flight)
+        self._opened_at_step, self._is_exhausted, self._looked_ahead = cursor.step, False, None
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the pass over the loader is known to be over."""
+        return self._is_exhausted
+
+    # --- the end of an epoch ------------------------------------------------------------------------------------------
+
+    def is_over(self, step: int) -> bool:
+        """Whether the pass over the loader is over, which may take a look at the next batch.
+
+        Args:
+            step: The step that was made last. All steps have to be complete: the loader may overwrite their batches.
+        """
+        if not self._is_exhausted and (self._looked_ahead is None or self._looked_ahead[0] != step):
+            before = self.position(step)
+            batch = next(self.batches, _END)
+            self._is_exhausted = batch is _END
+            self._looked_ahead = step, (self.position(-1) if self._is_exhausted else before)
+            self.batches = iter(()) if self._is_exhausted else chain((batch,), self.batches)
+        return self._is_exhausted
+
+    def finish_pass(self, step: int) -> None:
+        """Read a loader with a length to its end, so that what it does after its last batch happens."""
+        if self._is_stream or self.is_over(step) or self._has_warned:
+            return
+        self._has_warned = True
+        LOGGER.info(
+            "train_loader gives more batches than its length says; an epoch is as many as the length, and the rest are "
+            "used only if the loader continues with them"
+        )
+
+    # --- resuming -----------------------------------------------------------------------------------------------------
+
+    def _resume(self, cursor: Cursor, is_new: bool) -> None:
+        """Put the loader to where a restored training is, as if it had never stopped."""
+        saved, self._saved = self._saved, None
+        is_own_iterator = isinstance(self._loader, Iterator)
+        continues = self._is_stream or not is_new
+        if saved is None:
+            self._skip(cursor, is_new, is_own_iterator)
+        elif saved.get("of") == "loader" or (is_own_iterator and not continues):
+            self._set(self._loader, saved, cursor)  # and opening it continues, or begins the epoch after it
+            self._open(cursor)
+        else:
+            self._open(cursor)
+            if continues:
+                self._set(self._iterator, saved, cursor)
+        self._opened_at_step = -1 if continues else cursor.step
+
+    def _set(self, source: Any, saved: Any, cursor: Cursor) -> None:
+        if not set_position(source, decode_position(saved)):
+            raise DataError(
+                f"train_loader: a position was saved for step {cursor.step}, and {type(source).__name__} has no way to "
+                "be put there; use the kind of loader that the training was started with"
+            )
+
+    def _skip(self, cursor: Cursor, is_new: bool, is_own_iterator: bool) -> None:
+        """Skip the batches that were trained on, of a loader that has no position."""
+        if is_own_iterator and not self._is_stream:
+            for epoch in range(1, cursor.epoch):
+                self._open(Cursor(epoch=epoch))
+                for _ in self.batches:
+                    pass
+        self._open(cursor)
+        num_skipped = cursor.step if self._is_stream else 0 if is_new else cursor.step - cursor.epoch_start_step
+        for _ in range(num_skipped):
+            if next(self.batches, _END) is _END:
+                self._open(cursor)
+                next(self.batches)
+        if cursor.step and not isinstance(self._loader, list | tuple):
+            LOGGER.info(
+                "train_loader has no position that can be restored: %d batches were skipped. The training continues "
+                "exactly only if the loader gives the same batches each time",
+                num_skipped,
+            )

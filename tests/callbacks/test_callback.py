@@ -1,0 +1,134 @@
+import logging
+
+import pytest
+
+from trackside.callbacks import Callback, CallbackConfig, CallbackList
+
+
+class Recorder(Callback):
+    """Notes what it is called for."""
+
+    def __init__(self, calls, name="recorder", **config):
+        super().__init__(CallbackConfig(**config))
+        self.calls = calls
+        self.name = name
+
+    def on_training_start(self):
+        self.calls.append(f"{self.name} start")
+
+    def on_filtered_training_epoch_end(self, train_metrics, epoch_idx):
+        self.calls.append(("train", epoch_idx))
+
+    def on_filtered_validation_epoch_end(self, eval_metrics, epoch_idx, step_idx):
+        self.calls.append(("val", epoch_idx, step_idx))
+
+    def finalize(self, status):
+        self.calls.append(f"{self.name} {status}")
+
+
+class StepRecorder(Recorder):
+    def on_filtered_training_step(self, step_metrics, epoch_idx, step_idx):
+        self.calls.append(("step", epoch_idx, step_idx))
+
+
+class Failing(Recorder):
+    def on_training_start(self):
+        raise RuntimeError("no disk")
+
+    def finalize(self, status):
+        raise RuntimeError("no disk")
+
+
+def test_hooks_are_called_in_the_order_of_the_list():
+    """Each hook goes through the callbacks in the order in which they were given."""
+    calls = []
+    callbacks = CallbackList([Recorder(calls, "first"), Recorder(calls, "second")])
+    callbacks.call("on_training_start")
+    callbacks.finalize("success")
+    assert calls == ["first start", "second start", "first success", "second success"]
+
+
+def test_list_reads_like_a_list():
+    """Length, order and index are those of the callbacks given."""
+    first, second = Recorder([]), Recorder([])
+    callbacks = CallbackList(iter([first, second]))
+    assert (len(callbacks), list(callbacks), callbacks[1]) == (2, [first, second], second)
+
+
+@pytest.mark.parametrize(("cadence", "epochs"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4]), (-1, [])])
+def test_filtered_epoch_hooks_follow_their_cadence(cadence, epochs):
+    """The filtered hooks of training and validation are called after every `every_n_epochs` epochs."""
+    calls = []
+    callbacks = CallbackList([Recorder(calls, every_n_epochs=cadence)])
+    for epoch in range(1, 6):
+        callbacks.call("on_training_epoch_end", {}, epoch)
+        callbacks.call("on_validation_epoch_end", {}, epoch, 10 * epoch)
+    assert calls == [call for epoch in epochs for call in (("train", epoch), ("val", epoch, 10 * epoch))]
+
+
+@pytest.mark.parametrize(("cadence", "steps"), [(1, [1, 2, 3, 4, 5, 6]), (3, [3, 6]), (-1, [])])
+def test_filtered_step_hook_follows_its_cadence(cadence, steps):
+    """The filtered step hook is called after every `every_n_steps` steps."""
+    calls = []
+    callbacks = CallbackList([StepRecorder(calls, every_n_steps=cadence)])
+    for step in range(1, 7):
+        callbacks.call("on_training_step", {}, 1, step)
+    assert calls == [("step", 1, step) for step in steps]
+
+
+def test_steps_are_wanted_only_where_a_step_hook_is_overridden():
+    """The loop hears that steps are wanted if, and only if, a callback has a step hook that is ever called."""
+
+    class EachStep(Callback):
+        def on_training_step(self, step_metrics, epoch_idx, step_idx):
+            pass
+
+    assert not CallbackList().on_step
+    assert not CallbackList([Recorder([])]).on_step
+    assert not CallbackList([StepRecorder([], every_n_steps=-1)]).on_step
+    assert CallbackList([Recorder([]), StepRecorder([], every_n_steps=5)]).on_step
+    assert CallbackList([EachStep(CallbackConfig())]).on_step
+
+
+def test_error_names_the_callback_and_hook():
+    """An error in a hook keeps its type and gets a note of where it came from; later callbacks are not called."""
+    calls = []
+    callbacks = CallbackList([Failing([]), Recorder(calls)])
+    with pytest.raises(RuntimeError, match="no disk") as caught:
+        callbacks.call("on_training_start")
+    assert caught.value.__notes__ == ["raised in Failing.on_training_start"]
+    assert calls == []
+
+
+def test_finalize_reaches_every_callback(caplog):
+    """A callback that fails to close is logged by name, and those after it are closed all the same."""
+    calls = []
+    with caplog.at_level(logging.ERROR):
+        CallbackList([Failing([]), Recorder(calls, "last")]).finalize("error")
+    assert calls == ["last error"]
+    assert "Failing failed to close" in caplog.text
+
+
+def test_metrics_of_a_hook_are_the_callers_dict():
+    """What a filtered hook adds to the metrics is in the dict that the caller gave."""
+
+    class Adds(Callback):
+        def on_filtered_validation_epoch_end(self, eval_metrics, epoch_idx, step_idx):
+            eval_metrics["gap"] = 0.5
+
+    metrics = {"loss": 1.0}
+    CallbackList([Adds(CallbackConfig())]).call("on_validation_epoch_end", metrics, 1, 1)
+    assert metrics == {"loss": 1.0, "gap": 0.5}
+
+
+def test_set_dataset_replaces_the_loaders():
+    """A callback takes over the loaders that it is given later."""
+    callback = Callback(CallbackConfig(), data_module="old")
+    callback.set_dataset("new")
+    assert callback.data_module == "new"
+
+
+def test_config_without_create_says_so():
+    """A config that does not build anything names its class."""
+    with pytest.raises(NotImplementedError, match=r"CallbackConfig .*define `create`"):
+        CallbackConfig().create(trainer=None)
