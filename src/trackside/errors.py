@@ -13,6 +13,16 @@ TracksideError
 └── MissingExtraError  an optional package that is not installed      (ImportError)
 """
 
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "EventFileError",
+    "MetricError",
+    "MissingExtraError",
+    "TracksideError",
+]
+
 
 class TracksideError(Exception):
     """Base of every error that trackside raises on purpose."""

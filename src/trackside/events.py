@@ -19,6 +19,8 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import EventFileError
 from trackside.run_layout import event_file_name
 
+__all__ = ["EventLog", "EventWriter", "NullEventWriter", "read_events"]
+
 LOGGER = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from trackside.errors import MetricError
-from trackside.metrics import LOG_MODES, MetricLayout, MetricSpec, split_log_modes
+from trackside.metrics import LOG_MODES, MetricLayout, MetricSpec
+from trackside.metrics.step import split_log_modes
 
 
 def layout_of(**modes):

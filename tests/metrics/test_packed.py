@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from trackside.errors import MetricError
-from trackside.metrics import LOG_MODES, HostMetrics, MetricLayout, MetricRecorder, Metrics, MetricSpec, to_host_metrics
+from trackside.metrics import LOG_MODES, HostMetrics, MetricLayout, Metrics, MetricSpec, to_host_metrics
+from trackside.metrics.packed import MetricRecorder
 from trackside.profiling.compiles import compile_counter
 
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.metrics.test_host import LAYOUT, accumulated_vector
-from trackside.metrics import HostMetrics, MetricTotals, RowReader, row
+from trackside.metrics import HostMetrics, row
+from trackside.metrics.row import MetricTotals, RowReader
 
 STEPS = st.lists(st.tuples(st.floats(-100, 100, width=32), st.integers(0, 5)), min_size=1, max_size=8)
 

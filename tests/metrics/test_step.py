@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from trackside.errors import MetricError
-from trackside.metrics import add_step_metrics, check_log_modes, split_log_modes
+from trackside.metrics import add_step_metrics, check_log_modes
+from trackside.metrics.step import split_log_modes
 
 
 def total_of(metric):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trackside.errors import ConfigError, DataError
-from trackside.metrics import MetricTotals
+from trackside.metrics.row import MetricTotals
 from trackside.schedule import NEVER
 from trackside.trainer.feed import BufferGuard
 from trackside.trainer.legs import TrainingTime

@@ -30,7 +30,8 @@ from jax.profiler import StepTraceAnnotation
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.logger import Logger
-from trackside.metrics import MetricLayout, MetricTotals
+from trackside.metrics import MetricLayout
+from trackside.metrics.row import MetricTotals
 from trackside.profiling.compiles import CompileCounter, compile_counter
 from trackside.profiling.ledger import COMPILE, DEVICE_WAIT, DISPATCH, LOGGING
 from trackside.profiling.sentinel import RecompileSentinel

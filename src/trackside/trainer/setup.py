@@ -14,7 +14,8 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError, DataError
 from trackside.logger import Logger, LoggerConfig
-from trackside.metrics import MetricLayout, MetricRecorder, Metrics
+from trackside.metrics import MetricLayout, Metrics
+from trackside.metrics.packed import MetricRecorder
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.trainer import processes, summary

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from trackside.errors import CheckpointError
-from trackside.metrics import HostMetrics, MetricLayout, MetricTotals
+from trackside.metrics import HostMetrics, MetricLayout
+from trackside.metrics.row import MetricTotals
 from trackside.trainer.checkpoint import CheckpointStore
 from trackside.trainer.goal import Position
 from trackside.trainer.legs import TrainingTime

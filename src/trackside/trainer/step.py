@@ -17,7 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from trackside.metrics import MetricLayout, MetricRecorder, Metrics, StepMetric, split_log_modes
+from trackside.metrics import MetricLayout, Metrics, StepMetric
+from trackside.metrics.packed import MetricRecorder
+from trackside.metrics.step import split_log_modes
 from trackside.trainer.config import TrainerConfig
 from trackside.trainer.gradients import LossEvaluator, compute_gradients
 from trackside.trainer.sharding import batch_axes, replicated, use_mesh_in_trace

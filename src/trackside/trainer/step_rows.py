@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from trackside.logger import Logger
-from trackside.metrics import MetricLayout, MetricTotals, RowReader
+from trackside.metrics import MetricLayout
+from trackside.metrics.row import MetricTotals, RowReader
 from trackside.profiling.ledger import LOGGING, Ledger
 from trackside.trainer.call_record import CallRecord
 from trackside.trainer.goal import Position
