@@ -14,7 +14,7 @@ from trackside.errors import ConfigError
 def test_a_saved_config_is_loaded_equal(tmp_path, name):
     """JSON and YAML files both give the config back."""
     save_config(tree.EXAMPLE, tmp_path / name)
-    loaded = load_config(tree.RunConfig, tmp_path / name, ignore_extensive_attributes=False)
+    loaded = load_config(tree.RunConfig, tmp_path / name)
     assert loaded == tree.EXAMPLE
 
 
@@ -84,7 +84,7 @@ def test_the_options_of_from_dict_apply(tmp_path):
     """A file can be read as strictly as data."""
     (tmp_path / "a.json").write_text('{"sed": 1}')
     with pytest.raises(ConfigError, match=r"a.json: sed: RunConfig has no field 'sed'"):
-        load_config(tree.RunConfig, tmp_path / "a.json", ignore_extensive_attributes=False)
+        load_config(tree.RunConfig, tmp_path / "a.json")
 
 
 def test_what_is_no_config_is_not_saved(tmp_path):

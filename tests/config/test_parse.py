@@ -66,7 +66,7 @@ def test_bad_data_is_refused_by_name(name):
     data = copy.deepcopy(json.loads(json.dumps(tree.EXAMPLE.to_dict())))
     mutate(data)
     with pytest.raises(ConfigError) as caught:
-        parse(data, strict_classname_parsing=True, ignore_extensive_attributes=False)
+        parse(data)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
@@ -78,20 +78,20 @@ def test_an_int_is_fine_in_a_float_field():
 
 
 def test_an_ignored_key_is_logged_by_its_path(caplog):
-    """Keys that are no field are skipped with a warning each."""
+    """With ignore_extensive_attributes=True, keys that are not fields are skipped with one warning each."""
     data = {"sed": 1, "output": {"sinks": [{"__class__": "FileSinkConfig", "sufix": "x"}]}}
     with caplog.at_level(logging.WARNING, logger="trackside.config.parse"):
-        assert parse(data).output.sinks == [tree.FileSinkConfig()]
+        assert parse(data, ignore_extensive_attributes=True).output.sinks == [tree.FileSinkConfig()]
     assert [record.message for record in caplog.records] == [
         "sed: RunConfig has no field 'sed', ignoring it",
         "output.sinks[0].sufix: FileSinkConfig has no field 'sufix', ignoring it",
     ]
 
 
-def test_an_unknown_key_is_refused_on_demand():
-    """With ignore_extensive_attributes=False the error names the key, the closest field and all fields."""
+def test_an_unknown_key_is_refused():
+    """Without any option, the error names the key, the closest field and all fields."""
     with pytest.raises(ConfigError, match=r"^sed: RunConfig has no field 'sed'; it has seed, debug, .*mean 'seed'"):
-        parse({"sed": 1}, ignore_extensive_attributes=False)
+        parse({"sed": 1})
 
 
 def test_a_union_logs_only_for_the_type_that_it_takes(caplog):
@@ -122,16 +122,16 @@ def test_a_missing_class_name_means_the_declared_class():
 
 
 def test_an_unknown_class_name_falls_back_to_the_declared_class(caplog):
-    """Unless asked to be strict, the declared class is built and a warning says so."""
-    config = parse({"hooks": [{"__class__": "GoneConfig", "every_n_steps": 2}]})
+    """With strict_classname_parsing=False, the declared class is built and a warning says so."""
+    config = parse({"hooks": [{"__class__": "GoneConfig", "every_n_steps": 2}]}, strict_classname_parsing=False)
     assert config.hooks == [tree.HookConfig(2)]
     assert "hooks[0].__class__: no config class is named 'GoneConfig'" in caplog.text
 
 
-def test_an_unknown_class_name_is_refused_on_demand():
-    """A strict reading lists the names that would fit."""
+def test_an_unknown_class_name_is_refused():
+    """Without any option, the error lists the names that would fit."""
     with pytest.raises(ConfigError, match=r"hooks\[0\].__class__.*'SavHookConfig'.*HookConfig, SaveHookConfig, Trace"):
-        parse({"hooks": [{"__class__": "SavHookConfig"}]}, strict_classname_parsing=True)
+        parse({"hooks": [{"__class__": "SavHookConfig"}]})
 
 
 @pytest.mark.parametrize("strict", [True, False])

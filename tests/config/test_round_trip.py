@@ -16,9 +16,7 @@ from trackside.config import ConfigDict
 
 def through_json(config):
     text = json.dumps(config.to_dict(), allow_nan=False)
-    return ConfigDict.from_dict(
-        type(config), json.loads(text), strict_classname_parsing=True, ignore_extensive_attributes=False
-    )
+    return ConfigDict.from_dict(type(config), json.loads(text))
 
 
 def types_in(value):

@@ -28,8 +28,8 @@ _DUMPERS: dict[str, Callable[[Any], str]] = {".json": _dump_json, ".yaml": dump_
 def load_config(
     config_class: type[T],
     path: str | os.PathLike[str],
-    strict_classname_parsing: bool = False,
-    ignore_extensive_attributes: bool = True,
+    strict_classname_parsing: bool = True,
+    ignore_extensive_attributes: bool = False,
     none_to_zero_for_ints: bool = False,
 ) -> T:
     """Read a config from a file.

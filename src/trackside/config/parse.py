@@ -42,12 +42,12 @@ LOGGER = logging.getLogger(__name__)
 class ParseOptions:
     """What to do about data that does not quite fit; see `ConfigDict.from_dict`."""
 
-    strict_classname_parsing: bool = False
-    ignore_extensive_attributes: bool = True
+    strict_classname_parsing: bool = True
+    ignore_extensive_attributes: bool = False
     none_to_zero_for_ints: bool = False
 
 
-STRICT = ParseOptions(strict_classname_parsing=True, ignore_extensive_attributes=False)
+STRICT = ParseOptions()
 
 
 def parse(hint: Any, data: Any, options: ParseOptions, path: str = "") -> Any:

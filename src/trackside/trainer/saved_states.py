@@ -6,7 +6,7 @@ import math
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from trackside.trainer.setup import TrainerSetup
 
 LOGGER = logging.getLogger(__name__)
 
+_Config = TypeVar("_Config", bound=ConfigDict)
 _NO_STEP = -1
 
 # From the metrics of all saved steps, chooses the steps to keep.
@@ -315,10 +316,10 @@ class SavedStates(TrainerSetup):
                     f"checkpoint {root}: the {name} config was not saved, since it could not be written; build the "
                     "trainer yourself and use load_pretrained_model"
                 )
-        trainer_config = ConfigDict.from_dict(TrainerConfig, configs["trainer"])
+        trainer_config = _read_saved(TrainerConfig, configs["trainer"])
         logger_config, trainer_config.logger = _logger_where_it_lies(trainer_config.logger, root), None
-        model_config = ConfigDict.from_dict(ModelConfig, configs["model"])
-        optimizer_config = ConfigDict.from_dict(OptimizerConfig, configs["optimizer"])
+        model_config = _read_saved(ModelConfig, configs["model"])
+        optimizer_config = _read_saved(OptimizerConfig, configs["optimizer"])
         batch = exmp_input if batch_size < 0 else slice_batch(exmp_input, slice(0, batch_size))
         trainer = cls(trainer_config, model_config, optimizer_config, batch)
         trainer.trainer_config.logger = logger_config
@@ -375,6 +376,11 @@ def _metrics_of_steps(store: CheckpointStore) -> dict[int, dict[str, float]]:
         except CheckpointError as error:
             LOGGER.warning("a checkpoint is passed over: %s", error)
     return metrics
+
+
+def _read_saved(config_class: type[_Config], data: Any) -> _Config:
+    """A config from a checkpoint, whose version of trackside may have had other fields: those only cause a warning."""
+    return ConfigDict.from_dict(config_class, data, strict_classname_parsing=False, ignore_extensive_attributes=True)
 
 
 def _logger_where_it_lies(config: LoggerConfig | None, checkpoints: pathlib.Path) -> LoggerConfig | None:
