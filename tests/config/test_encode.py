@@ -43,7 +43,7 @@ def refused(config) -> str:
     [
         (tree.RunConfig(seed="1"), ["seed", "'1'", "int"]),
         (tree.RunConfig(seed=None), ["seed", "None", "int"]),
-        (tree.RunConfig(modes=("a",)), ["modes", "('a',)", "list[str]"]),
+        (tree.RunConfig(modes={"a"}), ["modes", "{'a'}", "list[str]"]),
         (tree.RunConfig(hooks=[tree.HookConfig(every_n_steps=1.5)]), ["hooks[0].every_n_steps", "1.5"]),
         (tree.RunConfig(hooks=[tree.SinkConfig()]), ["hooks[0]", "SinkConfig()", "HookConfig"]),
         (tree.RunConfig(output=tree.OutputConfig(path="x")), ["output.path", "'x'", "Path"]),

@@ -1,7 +1,8 @@
 """The base of every config."""
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from trackside.config.assignment import as_constructor, as_declared, check_name
 from trackside.config.encode import encode
 from trackside.config.parse import ParseOptions, parse
 from trackside.config.registry import Registered
@@ -12,14 +13,26 @@ T = TypeVar("T")
 class ConfigDict(Registered):
     """A dataclass that can be written as plain data and read back.
 
-    Use it as the base of a dataclass: `@dataclass class MyConfig(ConfigDict)`. Each subclass can from then on be named
-    in data by its class name, wherever a field declares it or one of its bases.
+    Use it as the base of a dataclass: `@dataclass class MyConfig(ConfigDict)`. Data can then name the subclass by its
+    class name, wherever a field declares it or one of its bases. Assigning to a name that is not a field is an error.
     """
 
     __slots__ = ()
 
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        for name in ("__init__", "__post_init__"):
+            if name in vars(cls):
+                setattr(cls, name, as_constructor(vars(cls)[name]))
+
+    if not TYPE_CHECKING:  # type checkers find misspelt attributes by themselves, unless they see this
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            check_name(self, name)
+            object.__setattr__(self, name, as_declared(self, name, value))
+
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a field, or `default` where there is no such field."""
+        """The value of a field, or `default` if there is no such field."""
         return getattr(self, key, default) if key in getattr(self, "__dataclass_fields__", ()) else default
 
     def to_dict(self) -> dict[str, Any]:
