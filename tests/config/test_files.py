@@ -50,12 +50,12 @@ def test_several_configs_share_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.json", "{", "not well formed"),
-        ("a.yaml", "a: [1", "not well formed"),
-        ("a.yaml", "a: !!python/object/apply:os.getcwd []", "not well formed"),
+        ("a.json", "{", "malformed"),
+        ("a.yaml", "a: [1", "malformed"),
+        ("a.yaml", "a: !!python/object/apply:os.getcwd []", "malformed"),
         ("a.json", "[1]", r"expected a mapping of fields at the top level, got \[1\]"),
         ("a.yaml", "", "expected a mapping of fields at the top level, got None"),
-        ("a.toml", "", "files that end in .json, .yaml, .yml, not '.toml'"),
+        ("a.toml", "", "expected a file that ends in .json, .yaml, .yml, got '.toml'"),
         ("a.json", '{"seed": "x"}', "seed: expected int, got 'x'"),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_file_that_does_not_fit_is_named(tmp_path, name, text, words):
 
 def test_a_missing_file_is_named(tmp_path):
     """The error says that the file is not there."""
-    with pytest.raises(ConfigError, match=r"gone.json: there is no such file"):
+    with pytest.raises(ConfigError, match=r"gone.json: file not found"):
         load_config(tree.RunConfig, tmp_path / "gone.json")
 
 

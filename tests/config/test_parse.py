@@ -137,7 +137,7 @@ def test_an_unknown_class_name_is_refused():
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_class_of_another_family_is_always_refused(strict):
     """A known class that does not derive from the declared one is an error, strict or not."""
-    with pytest.raises(ConfigError, match=r"hooks\[0\].__class__: 'OutputConfig' is no HookConfig"):
+    with pytest.raises(ConfigError, match=r"hooks\[0\].__class__: 'OutputConfig' is not a HookConfig"):
         parse({"hooks": [{"__class__": "OutputConfig"}]}, strict_classname_parsing=strict)
 
 
@@ -145,7 +145,7 @@ def test_an_unknown_class_needs_a_declared_one_with_fields():
     """Where the field declares only ConfigDict there is nothing to fall back to."""
     with pytest.raises(ConfigError, match=r"net.inner.__class__: no config class is named 'GoneConfig'"):
         parse({"net": {"inner": {"__class__": "GoneConfig"}}})
-    with pytest.raises(ConfigError, match=r"net.inner.__class__: ConfigDict is no dataclass"):
+    with pytest.raises(ConfigError, match=r"net.inner.__class__: ConfigDict is not a dataclass"):
         parse({"net": {"inner": {"a": 1}}})
 
 
@@ -158,7 +158,7 @@ def test_missing_fields_are_named():
         b: int
         c: int = 1
 
-    with pytest.raises(ConfigError, match="NeedyConfig needs a, b, which the data lacks"):
+    with pytest.raises(ConfigError, match="NeedyConfig is missing the fields a, b"):
         parse({"c": 2}, NeedyConfig)
 
 

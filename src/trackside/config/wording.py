@@ -1,4 +1,4 @@
-"""How config errors speak: field paths, shortened values and suggestions."""
+"""Parts of config error messages: field paths, shortened values and suggestions."""
 
 import difflib
 import reprlib
@@ -11,7 +11,7 @@ _REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = 8
 
 
 def shown(value: Any) -> str:
-    """`repr(value)`, short enough for one line."""
+    """`repr(value)`, shortened to one line."""
     return _REPR.repr(value)
 
 
