@@ -1,6 +1,6 @@
 """Train JAX models with the stopwatch running.
 
-Importing trackside imports nothing else; its parts are loaded when they are first used.
+`import trackside` imports nothing else. Its parts are loaded when they are first used.
 """
 
 import importlib
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Each public name -> the module that defines it; None for modules themselves.
+# Each public name -> the module that defines it; None for modules.
 _EXPORTS = {
     "Batch": "trainer",
     "ConfigDict": "config",

@@ -97,11 +97,6 @@ def test_reading_a_vector_does_not_change_it():
     assert np.array_equal(vector, before)
 
 
-def test_last_step_goes_by_the_metrics_own_names():
-    """For hooks and progress bars, the last step's value / count is given without postfix."""
-    assert accumulated([(8.0, 2), (6.0, 3)]).last_step() == {"n": 2.0, "w": 8.0}
-
-
 def test_metrics_before_any_step_log_nothing():
     """Without steps there is nothing to log, and no minus infinity or NaN."""
     assert HostMetrics(LAYOUT).compute() == {}

@@ -168,7 +168,7 @@ def test_metrics_read_as_the_documented_mapping():
         "a": {"value": 2.0, "count": 1.0},
         "b": {"value": 4.0, "count": 8.0},
     }
-    with pytest.raises(KeyError, match="no metric 'c'; there are a, b"):
+    with pytest.raises(KeyError, match="no metric 'c'; available: a, b"):
         metrics["c"]
 
 
@@ -267,7 +267,9 @@ def test_recorder_for_evaluation_leaves_modes_aside():
 @pytest.mark.parametrize("changed", [{"loss": 1.0, "extra": 2.0}, {"los": 1.0}, {}])
 def test_changed_set_of_metrics_is_refused(changed, loss_layout):
     """A step that returns other metrics than when it was first traced is an error with both sets."""
-    with pytest.raises(MetricError, match=r"expected \['loss'\], got \[.*; return the same metrics"):
+    with pytest.raises(
+        MetricError, match=r"expected \['loss'\] as in the first trace of the step, got \[.*; return the same metrics"
+    ):
         Metrics(loss_layout).update(changed)
 
 
