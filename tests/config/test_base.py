@@ -25,14 +25,14 @@ def test_get_returns_a_field():
 
 
 def test_get_returns_the_default_for_what_is_no_field():
-    """A name that is no field gives the default, also if it is a method."""
+    """A name that is not a field gives the default, even if it is a method."""
     config = tree.RunConfig()
     assert config.get("sed") is None
     assert config.get("to_dict", 5) == 5
 
 
 def test_get_works_with_slots():
-    """A config without a `__dict__` can be asked like any other."""
+    """`get` works for a config without a `__dict__`."""
     config = tree.TraceHookConfig(folder="x")
     assert config.get("folder") == "x"
     assert config.get("other", 1) == 1
@@ -139,7 +139,7 @@ def test_to_dict_names_every_class():
 
 
 def test_an_instance_is_returned_as_it_is():
-    """Data that is the config already is not copied."""
+    """Data that is already the config is not copied."""
     assert ConfigDict.from_dict(tree.RunConfig, tree.EXAMPLE) is tree.EXAMPLE
 
 

@@ -95,7 +95,7 @@ def test_untyped_fields_keep_the_type_of_their_value(value):
 
 
 def test_only_what_json_lacks_is_tagged():
-    """Plain JSON stands in an Any field as it is; a tuple says that it is one."""
+    """Plain JSON in an Any field is written unchanged; a tuple gets a tag."""
     data = LooseConfig(a={"list": [1, "x", None], "tuple": (1,)}).to_dict()
     assert data["a"] == {"list": [1, "x", None], "tuple": {"__as__": "tuple", "value": [1]}}
 
@@ -119,7 +119,7 @@ def test_a_subclass_of_a_plain_dataclass_is_refused():
 
 
 def test_a_config_that_is_no_dataclass_is_refused():
-    """Forgetting the decorator is named."""
+    """The error says that the decorator is missing."""
 
     class BareConfig(ConfigDict):
         pass

@@ -73,7 +73,7 @@ def test_typos_are_refused(load):
 def test_the_checks_of_a_config_see_the_merged_result(load):
     """A config's own check that fails on the merged values is an error with its path."""
     base = tree.RunConfig(window=tree.Window(5, 10))
-    with pytest.raises(ConfigError, match=r"a\.yaml: window: .*end=3 lies before start=5"):
+    with pytest.raises(ConfigError, match=r"a\.yaml: window: .*end=3 is before start=5"):
         load("window: {end: 3}", base=base)
 
 

@@ -101,7 +101,7 @@ def test_a_union_logs_only_for_the_type_that_it_takes(caplog):
 
 
 def test_none_becomes_zero_on_demand():
-    """With none_to_zero_for_ints=True None is 0 in an int field and stays None where it is allowed."""
+    """With none_to_zero_for_ints=True, None is 0 in an int field and stays None where None is allowed."""
 
     @dataclass
     class CountsConfig(ConfigDict):
@@ -142,7 +142,7 @@ def test_a_class_of_another_family_is_always_refused(strict):
 
 
 def test_an_unknown_class_needs_a_declared_one_with_fields():
-    """Where the field declares only ConfigDict there is nothing to fall back to."""
+    """If the field declares only ConfigDict, there is nothing to fall back to."""
     with pytest.raises(ConfigError, match=r"net.inner.__class__: no config class is named 'GoneConfig'"):
         parse({"net": {"inner": {"__class__": "GoneConfig"}}})
     with pytest.raises(ConfigError, match=r"net.inner.__class__: ConfigDict is not a dataclass"):
@@ -150,7 +150,7 @@ def test_an_unknown_class_needs_a_declared_one_with_fields():
 
 
 def test_missing_fields_are_named():
-    """All fields that the data lacks stand in one error."""
+    """One error lists all fields that the data lacks."""
 
     @dataclass
     class NeedyConfig(ConfigDict):
@@ -164,7 +164,7 @@ def test_missing_fields_are_named():
 
 def test_an_error_of_the_class_itself_carries_the_path():
     """What `__post_init__` raises becomes a ConfigError and stays its cause."""
-    with pytest.raises(ConfigError, match=r"window: .*end=1 lies before start=2") as caught:
+    with pytest.raises(ConfigError, match=r"window: .*end=1 is before start=2") as caught:
         parse({"window": {"start": 2, "end": 1}})
     assert type(caught.value.__cause__) is ValueError
 
@@ -191,7 +191,7 @@ class Point:
 
 
 def test_other_classes_are_called():
-    """A class that is no dataclass is called with the data, spread if it is a dict."""
+    """A class that is not a dataclass is called with the data, as keyword arguments if it is a dict."""
 
     @dataclass
     class PointsConfig(ConfigDict):
@@ -236,7 +236,7 @@ def test_an_annotation_without_meaning_is_refused():
 
 
 def test_untyped_fields_take_data_as_it_is():
-    """A value that is no JSON, given from Python, passes through an `Any` field."""
+    """A value that is not JSON, given from Python, passes through an `Any` field."""
 
     @dataclass
     class LooseConfig(ConfigDict):

@@ -58,7 +58,7 @@ def loss_layout():
 
 
 def test_modes_follow_their_definitions():
-    """Mean weighs by count; single, max and std are of each step's value / count."""
+    """The mean is weighted by count; single, max and std use each step's value / count."""
     values = to_host_metrics(of_steps(floats([6, 1, 8]), [3, 1, 2]))
     assert values == {
         "m_mean": 2.5,
@@ -252,7 +252,7 @@ def test_recorder_learns_names_modes_and_kind_of_count():
 
 
 def test_recorder_takes_modes_that_were_split_off_before():
-    """Log modes that a loss wrapper has split off are given beside the metrics."""
+    """Log modes that a loss wrapper has split off are passed separately."""
     recorder = MetricRecorder(("mean",)).update({"loss": 1.0}, {"loss": ("max",)})
     assert recorder.layout == MetricLayout((MetricSpec("loss", ("max",)),))
 

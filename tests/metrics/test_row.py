@@ -54,7 +54,7 @@ def test_totals_before_any_step():
 
 
 def test_vectors_may_be_told_apart_from_their_totals():
-    """Adding a vector leaves it as it is."""
+    """Adding a vector does not change it."""
     vector = accumulated_vector([(2.0, 1)])
     before = vector.copy()
     totals = MetricTotals(LAYOUT)
