@@ -12,7 +12,8 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 MAX_README_LINES = 150
 
 
@@ -21,6 +22,12 @@ def python_blocks(page: Path) -> Iterator[str]:
     text = page.read_text(encoding="utf-8")
     for match in BLOCK.finditer(text):
         yield "\n" * text.count("\n", 0, match.start(1)) + match[1]
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The names by which links reach the headings of a page."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.slow
@@ -49,6 +56,9 @@ def test_readme_is_short() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_to_files(page: Path) -> None:
-    """Every relative link of a page leads to an existing file."""
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    """Every relative link of a page leads to an existing file, and to a heading in it if it names one."""
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors_of(file), f"{page.name} links to {target}#{anchor}"

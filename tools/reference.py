@@ -96,18 +96,17 @@ def field_sentences(cls: type) -> dict[str, str]:
         sentences.update(_listed_attributes(parent.__doc__ or ""))
         for statement, following in zip(definition.body, definition.body[1:], strict=False):
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                text = following.value.value if _is_text(following) else None
-                if text is not None:
-                    sentences[statement.target.id] = " ".join(text.split())
+                sentence = _text(following)
+                if sentence:
+                    sentences[statement.target.id] = " ".join(sentence.split())
     return sentences
 
 
-def _is_text(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+def _text(statement: ast.stmt) -> str:
+    """The text of a statement that is only a string; empty for any other."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return statement.value.value if isinstance(statement.value.value, str) else ""
+    return ""
 
 
 def _listed_attributes(docstring: str) -> dict[str, str]:

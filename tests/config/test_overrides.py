@@ -193,7 +193,7 @@ def test_what_is_no_config_is_refused():
 
 def test_an_unknown_name_in_a_mapping_is_named():
     """The error lists the configs that exist."""
-    with pytest.raises(ConfigError, match=r"override 'rn.seed=1': .*Did you mean 'run'\? There are: run, net"):
+    with pytest.raises(ConfigError, match=r"override 'rn.seed=1': .*there are run, net\. Did you mean 'run'\?"):
         apply_overrides({"run": tree.RunConfig(), "net": tree.NetConfig()}, ["rn.seed=1"])
 
 

@@ -99,7 +99,7 @@ def _change_top_level(configs: Mapping[str, Any], changes: _Change) -> dict[str,
     result = dict(configs)
     for name, change in changes.below.items():
         if name not in result:
-            raise change.error(f"there is no config {name!r}.{did_you_mean(name, result)} There are: {listed(result)}")
+            raise change.error(f"there is no config {name!r}; there are {listed(result)}.{did_you_mean(name, result)}")
         hint = type(result[name]) if dataclasses.is_dataclass(result[name]) else Any
         result[str(name)] = _apply(hint, result[name], change, str(name))
     return result
@@ -137,7 +137,7 @@ def _apply_to_record(cls: Any, current: Any, change: _Change, path: str) -> Any:
     for name, below in change.below.items():
         if name not in known:
             raise below.error(
-                f"{cls.__name__} has no field {name!r}.{did_you_mean(name, known)} It has: {listed(known)}"
+                f"{cls.__name__} has no field {name!r}; it has {listed(known)}.{did_you_mean(name, known)}"
             )
         before = _default(known[name]) if current is None else getattr(current, str(name))
         values[name] = _apply(hints[name], before, below, join(path, name))
