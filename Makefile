@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# The demo needs little; tests, checks and benchmarks also need torch, xprof, linters and pytest.
+DEMO_STAMP := $(VENV)/.installed-demo
+DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check browser bench soak clean
@@ -10,21 +12,29 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make demo   train a small model twice, show where the time went and write a report"
 	@echo "make test   lint, type-check and run the whole test suite"
-	@echo "make check  ruff, pyright and import-linter only"
-	@echo "make bench  measure trackside next to a hand-written loop"
-	@echo "make soak   kill a training twenty times at random moments and compare"
-	@echo "make clean  remove the environment, caches and the demo's run"
+	@echo "make check  run ruff, pyright and import-linter only"
+	@echo "make bench  compare trackside with hand-written training loops"
+	@echo "make soak   kill a run twenty times at random, and feed the readers random input for two minutes"
+	@echo "make clean  remove the environment, caches and the demo's runs"
 
-$(STAMP): pyproject.toml Makefile
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO_STAMP): pyproject.toml Makefile | $(BIN)/python
+	@echo "Installing what the demo needs into $(VENV) (about a minute)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[demo,tensorboard]"
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml Makefile | $(BIN)/python
+	@echo "Installing everything that tests and checks need into $(VENV) (a few minutes)"
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[tensorboard,wandb,demo]" --group dev
-	touch $@
+	$(BIN)/python -m pip install --quiet --editable ".[demo,tensorboard,wandb]" --group dev
+	@touch $(DEMO_STAMP) $@
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	$(BIN)/trackside demo
 
-check: $(STAMP)
+check: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
@@ -39,14 +49,15 @@ browser:
 	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 	  echo "installing chromium for the tests of the report" && \
 	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium) >/dev/null 2>&1; } || \
-	echo "no browser could be installed: the tests that look at the report in one will be skipped"
+	echo "no browser could be installed: the tests that open the report in one will be skipped"
 
-bench: $(STAMP)
+bench: $(DEV_STAMP)
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
-soak: $(STAMP)
+soak: $(DEV_STAMP)
 	KILL_LEGS=20 $(BIN)/python -m pytest tests/trainer/test_survival.py -n 2
+	FUZZ_SECONDS=120 $(BIN)/python -m pytest tests -k fuzz -n 2
 
 clean:
 	rm -rf $(VENV) runs/demo runs/demo-slow .pytest_cache .ruff_cache .import_linter_cache build dist

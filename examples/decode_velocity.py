@@ -1,8 +1,8 @@
 """Decode velocity from spikes with JAX and with PyTorch: python examples/decode_velocity.py [RUN_DIR].
 
-A hand moves smoothly in the plane. Each neuron of a population fires at a rate that depends on the velocity, and what
-is seen of it are spikes, counted in bins of 20 ms. A diagonal state-space model (Equinox) and a GRU (PyTorch) learn to
-tell the velocity from the counts; at the end stand the two profiles, side by side.
+A hand moves smoothly in the plane. Each neuron of a population fires at a rate that depends on the velocity; its spikes
+are counted in bins of 20 ms. A diagonal state-space model (Equinox) and a GRU (PyTorch) learn to predict the velocity
+from the counts. At the end, the script prints both profiles side by side.
 """
 
 import sys
@@ -79,7 +79,7 @@ def show_side_by_side(profiles: dict[str, dict[str, dict[str, float]]]) -> None:
         print(f"{operation:32}" + "".join(cells))
 
 
-torch.set_num_threads(1)  # steps as small as these spend more on sharing work than on doing it
+torch.set_num_threads(1)  # such small steps spend more time on sharing work than on doing it
 run_dir = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
 spikes, velocity = simulate()
 train, val = (spikes[:128], velocity[:128]), (spikes[128:], velocity[128:])

@@ -1,4 +1,4 @@
-"""Metrics of your own, and a logging tool of your own: python examples/own_metrics.py [RUN_DIR]."""
+"""Write your own metrics and your own logging tool: python examples/own_metrics.py [RUN_DIR]."""
 
 import sys
 import tempfile
@@ -33,18 +33,20 @@ class WeightedTrainer(TrainerModule):
         error = apply_fn({"params": params}, batch.inputs, train=train) - batch.targets
         total, weight = (batch.weights * error**2).sum(), batch.weights.sum()
         metrics = {
-            # A sum and what it is a sum over: the logged mean is right however the weights vary between batches.
+            # A sum, and what it is summed over: never a mean with a count. The logged mean is the sum of all values
+            # over the sum of all counts, which is right even if the weights vary between batches.
             "loss": {"value": total, "count": weight},
+            # One number per step: it is its own mean, so its count is 1.
             "abs_error": {"value": jnp.abs(error).max(), "count": 1, "log_modes": ["max", "std"]},
             "weight": {"value": weight, "count": 1, "log_modes": ["mean_nopostfix", "single"]},
         }
         return total / weight, (metrics, None)
 
     def on_validation_epoch_end(self, eval_metrics, epoch_idx, step_idx):
-        eval_metrics["rmse"] = eval_metrics["loss"] ** 0.5  # what a hook adds is logged as well
+        eval_metrics["rmse"] = eval_metrics["loss"] ** 0.5  # what a hook adds is logged, too
 
     def get_metric_postprocess_fn(self):
-        def in_milliseconds(row):  # sees every row; not all of them hold the same names
+        def in_milliseconds(row):  # gets every row, and rows have different names
             if "step_time" in row:
                 row["step_time_ms"] = 1e3 * row.pop("step_time")
             return row
@@ -61,14 +63,14 @@ class RowCounterConfig(LoggerToolsConfig):
 
 
 class RowCounter(LoggerTool):
-    """Counts the rows of each mode, but for those about time, and writes the counts down at the end."""
+    """Counts the rows of each mode, except those about time, and writes the counts to a file at the end."""
 
     def __init__(self, path):
         self.path = path
         self.num_rows = Counter()
 
     def log_metrics(self, metrics, step, epoch, mode):
-        if mode != "time":  # about one per second
+        if mode != "time":  # up to ten per second, so their number varies
             self.num_rows[mode] += 1
 
     def finalize(self, status):
@@ -94,4 +96,4 @@ rows = [row for row in read_events(run_dir / "events-00000.jsonl") if row["kind"
 for mode in ("train", "val"):
     last = [row for row in rows if row["mode"] == mode][-1]
     print(f"last {mode} row, step {last['step']}:", {name: round(value, 4) for name, value in last["values"].items()})
-print("rows that the tool got:", (run_dir / "row_counts.txt").read_text().strip())
+print("rows that the tool received:", (run_dir / "row_counts.txt").read_text().strip())

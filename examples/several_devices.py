@@ -26,7 +26,7 @@ jax.config.update("jax_num_cpu_devices", 8)  # before the first use of a device
 
 
 class Net(nn.Module):
-    """The first layer names its axes; the second is left to the automatic rule."""
+    """The first layer names its axes; the automatic rule handles the second."""
 
     config: object = None
 
@@ -53,7 +53,7 @@ parallel = ParallelConfig(
     data_axis_size=2,
     fsdp_axis_size=2,
     model_axis_size=2,
-    fsdp_min_weight_size=256,  # so that even this small model is split
+    fsdp_min_weight_size=256,  # low, so that even this small model is split
     logical_axis_rules={"embed": "fsdp", "mlp": "tp"},
 )
 trainer = MSETrainer(
@@ -65,6 +65,6 @@ trainer = MSETrainer(
 print(trainer.tabulate_params())
 metrics = trainer.train_model(batches[:12], [*batches[12:], data[:5]], num_epochs=5)
 kernel = trainer.state.params["Dense_0"]["kernel"]
-print(f"mesh {dict(trainer.mesh.shape)}: the kernel {kernel.shape} is held in parts of", end=" ")
+print(f"mesh {dict(trainer.mesh.shape)}: the kernel {kernel.shape} is split into parts of", end=" ")
 print(f"{kernel.addressable_shards[0].data.shape} on {len(kernel.sharding.device_set)} devices")
 print(f"validation loss {metrics['val']['loss']:.4f}; the run is in {run_dir}")

@@ -1,7 +1,7 @@
-"""Train one model by two processes on this machine: python examples/several_processes.py [RUN_DIR].
+"""Train one model with two processes on this machine: python examples/several_processes.py [RUN_DIR].
 
-Without further arguments it starts itself twice, as a launcher on a cluster would. On a cluster, run `train` in each
-process; with SLURM, Open MPI or TPUs `jax.distributed.initialize()` needs no arguments.
+It starts itself twice, as a launcher on a cluster would. On a cluster, run `train` in each process; with SLURM, Open
+MPI or TPUs, `jax.distributed.initialize()` needs no arguments.
 """
 
 import socket
@@ -44,7 +44,7 @@ class MSETrainer(TrainerModule):
 
 
 def load_batches(process_index: int, num_processes: int) -> list[Batch]:
-    """Batches of 64 examples in all, of which each process loads its part."""
+    """This process's part of batches of 64 examples."""
     inputs = np.random.default_rng(0).uniform(-2, 2, (1280, 1)).astype(np.float32)
     own = Batch(inputs, np.sin(2 * inputs))[process_index::num_processes]
     size = 64 // num_processes
@@ -73,7 +73,7 @@ def train(run_dir: Path) -> None:
 
 
 def start_processes(run_dir: str) -> None:
-    """Start one process for each index, and wait for all."""
+    """Start one process for each index, and wait for all of them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -83,7 +83,7 @@ def start_processes(run_dir: str) -> None:
     if any(exit_codes):
         sys.exit(f"exit codes {exit_codes}")
     files = sorted(path.name for path in Path(run_dir).glob("events-*.jsonl"))
-    print(f"both have trained one model, and left {files}")
+    print(f"both processes trained one model and wrote {files}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The documentation: every Python block runs as it stands, and the README keeps to its size."""
+"""The documentation: every Python block runs unchanged, and the README stays short."""
 
 import re
 import sys
@@ -12,22 +12,29 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 MAX_README_LINES = 150
 
 
 def python_blocks(page: Path) -> Iterator[str]:
-    """The blocks of a page, each below as many empty lines as stand above it: tracebacks name the page's own lines."""
+    """The blocks of a page, padded with empty lines so that tracebacks show the line numbers of the page."""
     text = page.read_text(encoding="utf-8")
     for match in BLOCK.finditer(text):
         yield "\n" * text.count("\n", 0, match.start(1)) + match[1]
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The names by which links reach the headings of a page."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page run one after the other in one namespace, as a reader would paste them."""
-    # A module, since classes are found again by their module's name: by dataclasses and when configs are saved.
+    """The blocks of a page run in order in one namespace, as if a reader pasted them."""
+    # A module, because dataclasses and saved configs look up classes by the name of their module.
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(sys, "argv", [page.name, str(tmp_path / "run")])
@@ -49,6 +56,9 @@ def test_readme_is_short() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_to_files(page: Path) -> None:
-    """Every relative link of a page names a file that is there."""
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    """Every relative link of a page leads to an existing file, and to a heading in it if it names one."""
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors_of(file), f"{page.name} links to {target}#{anchor}"

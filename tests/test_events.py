@@ -105,7 +105,7 @@ def test_numpy_values_are_converted(path):
 
 
 def test_odd_fields_are_written_as_text(path):
-    """Paths, objects, keys that are no strings and text that is no Unicode do not stop a row."""
+    """Paths, objects, keys that are not strings and text that is not Unicode do not prevent a row."""
     writer = EventWriter(path)
     writer.write("odd", where=Path("a/b"), table={(1, 2): "x"}, name="caf\udce9")
     writer.close()
@@ -140,7 +140,7 @@ for step in range(1_000_000):
 
 
 def test_a_torn_last_line_is_skipped_and_counted(path):
-    """A line without its end is no row, and the reader says that it left one out."""
+    """An incomplete line is skipped and counted."""
     EventWriter(path).close()
     with path.open("ab") as file:
         file.write(b'{"kind":"metrics","st')

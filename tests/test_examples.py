@@ -1,4 +1,4 @@
-"""The examples: each runs by itself, tells what it did, and writes only where it was told to."""
+"""The examples: each runs by itself, prints what it did, and writes only to the folder that it is given."""
 
 import subprocess
 import sys
@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-# What each example has to say at the end of its work.
-TELLING = {
+# A line that each example must print.
+EXPECTED_LINES = {
     "decode_velocity": "both decode well: True",
-    "own_metrics": "rows that the tool got: success: {'train': 6, 'train_epoch': 2, 'val': 2}",
+    "own_metrics": "rows that the tool received: success: {'train': 6, 'train_epoch': 2, 'val': 2}",
     "regression": "test loss 0.0",
-    "several_devices": "the kernel (16, 64) is held in parts of (8, 32) on 8 devices",
-    "several_processes": "both have trained one model, and left ['events-00000.jsonl', 'events-00001.jsonl']",
+    "several_devices": "the kernel (16, 64) is split into parts of (8, 32) on 8 devices",
+    "several_processes": "both processes trained one model and wrote ['events-00000.jsonl', 'events-00001.jsonl']",
 }
 
 
-def test_every_example_has_a_telling_line() -> None:
-    """No example goes unchecked, and no check is left of an example that is gone."""
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == TELLING.keys()
+def test_every_example_is_checked() -> None:
+    """Every example has a check, and every check has an example."""
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == EXPECTED_LINES.keys()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TELLING)
+@pytest.mark.parametrize("name", EXPECTED_LINES)
 def test_example_runs(name: str, tmp_path: Path) -> None:
-    """An example exits with 0, prints its telling line, and leaves its working directory as it was."""
+    """An example exits with 0, prints its line, and does not write to its working directory."""
     run_dir, working_directory = tmp_path / "run", tmp_path / "elsewhere"
     working_directory.mkdir()
     done = subprocess.run(
@@ -36,6 +36,6 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert TELLING[name] in done.stdout
+    assert EXPECTED_LINES[name] in done.stdout
     assert list(run_dir.rglob("events-00000.jsonl"))
     assert not list(working_directory.iterdir())

@@ -1,6 +1,6 @@
 """Train JAX models with the stopwatch running.
 
-Importing trackside imports nothing else; its parts are loaded when they are first used.
+`import trackside` imports nothing else. Its parts are loaded when they are first used.
 """
 
 import importlib
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
         compare,
         config,
         decoding,
+        errors,
+        events,
         findings,
         logger,
         metrics,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Each public name -> the module that defines it; None for modules themselves.
+# Each public name -> the module that defines it; None for modules.
 _EXPORTS = {
     "Batch": "trainer",
     "ConfigDict": "config",
@@ -59,6 +61,8 @@ _EXPORTS = {
     "compare": None,
     "config": None,
     "decoding": None,
+    "errors": None,
+    "events": None,
     "findings": None,
     "load_config": "config",
     "logger": None,
@@ -93,6 +97,8 @@ __all__ = [
     "compare",
     "config",
     "decoding",
+    "errors",
+    "events",
     "findings",
     "load_config",
     "logger",

@@ -1,4 +1,4 @@
-"""Time as a dependency: what measures takes a `Clock`, so that tests inject their own and never sleep."""
+"""Time as a dependency: code that measures takes a `Clock`, so that tests can inject their own and never sleep."""
 
 import time
 from typing import Protocol
@@ -8,11 +8,11 @@ class Clock(Protocol):
     """Where durations and timestamps come from."""
 
     def now(self) -> float:
-        """Seconds on a monotonic clock; only differences mean anything."""
+        """Seconds on a monotonic clock. Only differences are meaningful."""
         ...
 
     def timestamp(self) -> float:
-        """Seconds since the epoch, for people and for joining files of several machines."""
+        """Seconds since 1970, for people and for combining files of several machines."""
         ...
 
 
@@ -24,10 +24,10 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to.
+    """A clock that moves only when `advance` is called.
 
     Args:
-        start: What both readings begin at, in seconds.
+        start: The first reading, in seconds.
     """
 
     def __init__(self, start: float = 0.0):
@@ -42,7 +42,7 @@ class ManualClock:
         return self._seconds
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Move the clock forward."""
         self._seconds += seconds
 
 

@@ -1,21 +1,31 @@
-"""What trackside raises. Every message names the argument, the value it got and what to do.
+"""The errors that trackside raises. Every message names the argument, its value and what to do.
 
 TracksideError
 ├── ConfigError        a config or argument that cannot work          (ValueError)
 ├── DataError          a loader or batch that cannot be trained on    (ValueError)
-├── MetricError        a loss or metric of the wrong form             (ValueError)
+├── MetricError        a loss or metric in the wrong form             (ValueError)
 ├── CheckpointError    a checkpoint that cannot be found or restored
 ├── EventFileError     a run whose event file cannot be read
-├── RunError           a folder that holds no run                     (in trackside.runs)
+├── RunError           a folder without a run                         (in trackside.runs)
 ├── TraceError         a trace that cannot be found or read           (in trackside.trace)
 ├── CaptureError       a profile that could not be taken or written   (in trackside.profiling)
-├── RecompileError     a step that compiles too often                 (in trackside.profiling)
+├── RecompileError     a step that is recompiled too often            (in trackside.profiling)
 └── MissingExtraError  an optional package that is not installed      (ImportError)
 """
 
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "EventFileError",
+    "MetricError",
+    "MissingExtraError",
+    "TracksideError",
+]
+
 
 class TracksideError(Exception):
-    """Base of every error that trackside raises on purpose."""
+    """The base of every error that trackside raises on purpose."""
 
 
 class ConfigError(TracksideError, ValueError):
@@ -27,7 +37,7 @@ class DataError(TracksideError, ValueError):
 
 
 class MetricError(TracksideError, ValueError):
-    """A loss or metric of the wrong form."""
+    """A loss or metric in the wrong form."""
 
 
 class CheckpointError(TracksideError):

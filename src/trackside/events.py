@@ -1,8 +1,8 @@
 """The event file: the append-only record of a run, one JSON object per line.
 
-A row is in the file when the call that writes it returns (in the page cache: it outlives the process, however that
-ends, but not a power cut). Each row carries `kind` and `t`, in seconds since the epoch. The first row of each opening
-is `{"kind": "format", "version": ...}`.
+A row is in the file when the call that writes it returns (in the page cache: it survives the end of the process, but
+not a power cut). Each row has a `kind` and a time `t`, in seconds since 1970. Each time the file is opened for writing,
+the first row is `{"kind": "format", "version": ...}`.
 """
 
 import errno
@@ -19,6 +19,8 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import EventFileError
 from trackside.run_layout import event_file_name
 
+__all__ = ["EventLog", "EventWriter", "NullEventWriter", "read_events"]
+
 LOGGER = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
@@ -26,12 +28,12 @@ FORMAT_VERSION = 1
 _METRICS_START = b'{"kind":"metrics"'
 _EPOCH_MODE = b'"mode":"train_epoch"'
 
-# JSON has no word for these; a metrics row spells them as strings.
+# JSON cannot express these; a metrics row has them as strings.
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class _MetricsRow(msgspec.Struct, tag_field="kind", tag="metrics", gc=False):
-    """The row that is written most; a struct encodes faster than a dict."""
+    """The most frequent row; a struct encodes faster than a dict."""
 
     t: float
     step: int
@@ -43,15 +45,15 @@ class _MetricsRow(msgspec.Struct, tag_field="kind", tag="metrics", gc=False):
 class EventWriter:
     """Appends rows to an event file.
 
-    Writing never raises because of the disk: a failure is reported once through `logging`, counted in `num_failed`, and
-    the next row is tried again. Several threads may write.
+    Writing never raises because of the disk: a failure is logged once and counted in `num_failed`, and later rows are
+    still tried. Several threads may write.
 
     Args:
-        path: The file, created when missing and continued when there.
+        path: The file. It is created if it does not exist, and continued if it does.
         clock: Where `t` comes from.
 
     Raises:
-        OSError: The file cannot be opened.
+        OSError: If the file cannot be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK):
@@ -65,7 +67,7 @@ class EventWriter:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called; rows written from then on are lost, and counted as failed."""
+        """Whether `close` was called. Rows written after that are lost, and counted as failed."""
         return self._fd < 0
 
     def write(self, kind: str, **fields: Any) -> None:
@@ -73,30 +75,30 @@ class EventWriter:
 
         Args:
             kind: What the row is about, such as `compile` or `status`.
-            **fields: Anything JSON can hold; paths, numpy and JAX values are converted, others written as text. A NaN
-                becomes null, except in the `values` of a metrics row.
+            **fields: Anything JSON can hold. Paths, numpy and JAX values are converted, others are written as text. A
+                NaN becomes null, except in the `values` of a metrics row.
         """
         if kind == "metrics" and isinstance(fields.get("values"), dict):
             fields["values"] = _spell_non_finite(fields["values"])
         row = {"kind": kind, "t": self._timestamp(), **fields}
         try:
             line = self._encode(row)
-        except (TypeError, ValueError):  # keys that are no strings, text that is no Unicode
+        except (TypeError, ValueError):  # keys that are not strings, text that is not Unicode
             line = self._encode(_to_plain(row))
         self._append(line)
 
     def write_metrics(self, values: dict[str, float], step: int, epoch: int, mode: str) -> None:
-        """Append a metrics row; a NaN or an infinity in `values` survives the round trip.
+        """Append a metrics row. A NaN or an infinity in `values` can be read back.
 
         Args:
             values: The numbers by name.
-            step: The training step they belong to.
-            epoch: The epoch they belong to.
-            mode: What they were measured in, such as `train` or `val`.
+            step: The training step.
+            epoch: The epoch.
+            mode: What the numbers are from, such as `train` or `val`.
         """
         row = _MetricsRow(self._timestamp(), step, epoch, mode, values)
         line = self._encode(row)
-        if b"null" in line:  # what the encoder writes for a value that is not finite
+        if b"null" in line:  # how the encoder writes a value that is not finite
             row.values = _spell_non_finite(values)
             line = self._encode(row)
         self._append(line)
@@ -108,14 +110,14 @@ class EventWriter:
             os.close(fd)
 
     def _append(self, row: bytes) -> None:
-        # One write of a whole line: with O_APPEND no other thread's row lands inside it.
+        # One write for the whole line: with O_APPEND, no other thread can write into it.
         line = b"\n%b\n" % row if self._torn else row + b"\n"
         try:
             if os.write(self._fd, line) == len(line):
                 if self._torn:
                     self._torn = False
                 return
-            # Cut short, as by a disk that is almost full. Once more tells the cause, if there still is one.
+            # Cut short, as on a disk that is almost full. The second attempt raises the cause, if it persists.
             self._torn = True
             line = b"\n%b\n" % row
             if os.write(self._fd, line) != len(line):
@@ -129,15 +131,15 @@ class EventWriter:
         if self.num_failed == 1:
             cause = "it was closed" if self.closed else error.strerror
             LOGGER.error(
-                "A row could not be written to the event file %s: %s. Rows that fail are lost and counted; "
-                "later ones are tried again.",
+                "A row could not be written to the event file %s: %s. It is lost, and so are others that fail; "
+                "they are counted, and later rows are still tried.",
                 self.path,
                 cause,
             )
 
 
 class NullEventWriter:
-    """The writer of a run that keeps nothing on disk: takes every row and drops it."""
+    """The writer of a run that keeps nothing on disk: it drops every row."""
 
     path = None
     num_failed = 0
@@ -158,7 +160,7 @@ class EventLog(Iterator[dict[str, Any]]):
 
     Attributes:
         path: The file.
-        num_skipped: Lines so far that were no rows: torn by a kill, or damaged.
+        num_skipped: How many lines were skipped so far, because a kill tore them or they were damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str], skips_step_metrics: bool = False):
@@ -167,8 +169,8 @@ class EventLog(Iterator[dict[str, Any]]):
         self._skips_step_metrics = skips_step_metrics
         if not self.path.is_file():
             raise EventFileError(
-                f"No event file at {str(self.path)!r}. A run writes {event_file_name(0)} into its log_path; "
-                "check the path, and that the run was given one."
+                f"there is no event file at {str(self.path)!r}. A run writes {event_file_name(0)} into its log_path; "
+                "check the path, and that the run has a log_path"
             )
         self._rows = self._read()
 
@@ -180,7 +182,7 @@ class EventLog(Iterator[dict[str, Any]]):
         try:
             with self.path.open("rb") as file:
                 for line in file:
-                    if line.isspace():  # what ended a torn line
+                    if line.isspace():  # the end of a torn line
                         continue
                     if self._skips_step_metrics and line.startswith(_METRICS_START) and _EPOCH_MODE not in line:
                         continue
@@ -193,7 +195,7 @@ class EventLog(Iterator[dict[str, Any]]):
                         continue
                     yield self._check(row)
         except OSError as error:
-            raise EventFileError(f"The event file {str(self.path)!r} cannot be read: {error.strerror}.") from error
+            raise EventFileError(f"event file {str(self.path)!r}: cannot be read: {error.strerror}") from error
 
     def _check(self, row: dict[str, Any]) -> dict[str, Any]:
         if row["kind"] == "metrics" and isinstance(row.get("values"), dict):
@@ -203,16 +205,16 @@ class EventLog(Iterator[dict[str, Any]]):
                     values[name] = _NON_FINITE.get(value, value)
         elif row["kind"] == "format" and isinstance(version := row.get("version"), int) and version > FORMAT_VERSION:
             raise EventFileError(
-                f"The event file {str(self.path)!r} has format version {version}; this trackside reads up to "
-                f"version {FORMAT_VERSION}. Read it with a newer trackside."
+                f"event file {str(self.path)!r}: has format version {version}, and this trackside reads up to "
+                f"version {FORMAT_VERSION}; read it with a newer trackside"
             )
         return row
 
 
 def read_events(path: str | os.PathLike[str], skips_step_metrics: bool = False) -> EventLog:
-    """Iterate over the rows of one event file, also of one that is being written.
+    """Iterate over the rows of one event file, even while it is being written.
 
-    A line torn by a kill and a damaged line are left out and counted in the result's `num_skipped`.
+    Torn and damaged lines are skipped and counted in the result's `num_skipped`.
 
     Args:
         path: The event file.
@@ -223,13 +225,13 @@ def read_events(path: str | os.PathLike[str], skips_step_metrics: bool = False) 
         An iterator over the rows, `format` rows included.
 
     Raises:
-        EventFileError: There is no such file; or, while iterating, it cannot be read or is of a newer format.
+        EventFileError: If there is no such file or, while iterating, if it cannot be read or has a newer format.
     """
     return EventLog(path)
 
 
 def _ends_torn(fd: int) -> bool:
-    """Whether the file's last line has no end, as after a kill or a full disk."""
+    """Whether the last line of the file is incomplete, as after a kill or on a full disk."""
     size = os.fstat(fd).st_size
     return size > 0 and os.pread(fd, 1, size - 1) != b"\n"
 
@@ -243,14 +245,14 @@ def _spell_non_finite(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_plain_value(value: Any) -> Any:
-    """What to write for a value that JSON does not know: numbers of numpy and JAX, their arrays, anything as text."""
+    """What to write for a value that JSON cannot hold: numpy and JAX values as numbers, anything else as text."""
     if callable(tolist := getattr(value, "tolist", None)):
         return tolist()
     return str(value)
 
 
 def _to_plain(value: Any) -> Any:
-    """`value` with keys made strings and text made Unicode, for the rare row that cannot be written as it is."""
+    """`value` with string keys and valid Unicode, for the rare row that cannot be written unchanged."""
     if isinstance(value, dict):
         return {_to_plain(str(key)): _to_plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,7 +1,7 @@
 """When something is due. Every plan answers `next_boundary(step)`, so that nothing is decided too late.
 
-The loop asks for the next boundary, runs up to it without looking left or right, and asks again. A step that has to be
-preceded by something (a capture, say) is planned as a boundary before it.
+The loop asks for the next boundary, runs up to it without checking anything else, and asks again. If something has to
+happen before a step, such as the start of a capture, it is planned as a boundary before that step.
 """
 
 import math
@@ -14,10 +14,10 @@ NEVER = math.inf
 
 
 class HasBoundaries(Protocol):
-    """Knows at which steps it wants the loop to stop and look around."""
+    """Knows the steps after which the loop has to pause and check."""
 
     def next_boundary(self, step: int, /) -> float:
-        """The first boundary after `step`; `NEVER` if there is none."""
+        """The first boundary after `step`, or `NEVER`."""
         ...
 
 
@@ -30,11 +30,11 @@ class Plan(HasBoundaries, Protocol):
 
 
 class Every:
-    """Due after every n-th step. A cadence of -1 is never due.
+    """Due every N steps.
 
     Args:
-        num_steps: The cadence: positive, or -1 for never.
-        name: What the cadence is called where the user set it, for the error.
+        num_steps: The interval in steps: positive, or -1 for never.
+        name: The name of the field that the user set, for the error.
     """
 
     def __init__(self, num_steps: int, name: str = "num_steps"):
@@ -43,11 +43,11 @@ class Every:
         self.num_steps = num_steps
 
     def next_boundary(self, step: int) -> float:
-        """The next multiple of the cadence."""
+        """The next multiple of the interval."""
         return NEVER if self.num_steps < 0 else (step // self.num_steps + 1) * self.num_steps
 
     def is_due(self, step: int) -> bool:
-        """Whether the step is a multiple of the cadence."""
+        """Whether the step is a multiple of the interval."""
         return self.num_steps > 0 and step > 0 and step % self.num_steps == 0
 
 

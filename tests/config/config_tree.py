@@ -20,7 +20,7 @@ class Anneal(enum.Enum):
 
 
 class Net:
-    """A model class; written as where it is defined."""
+    """A model class; it is written as its module and name."""
 
 
 class DeepNet(Net):
@@ -76,7 +76,7 @@ class Window:
 
     def __post_init__(self):
         if self.end < self.start:
-            raise ValueError(f"end={self.end} lies before start={self.start}")
+            raise ValueError(f"end={self.end} is before start={self.start}")
 
 
 @dataclass

@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 import trackside.config
 from tests.config import config_tree as tree
 from trackside.config import ConfigDict
+from trackside.errors import ConfigError
 
 
 def test_the_public_names_are_this_list():
@@ -22,14 +25,14 @@ def test_get_returns_a_field():
 
 
 def test_get_returns_the_default_for_what_is_no_field():
-    """A name that is no field gives the default, also if it is a method."""
+    """A name that is not a field gives the default, even if it is a method."""
     config = tree.RunConfig()
     assert config.get("sed") is None
     assert config.get("to_dict", 5) == 5
 
 
 def test_get_works_with_slots():
-    """A config without a `__dict__` can be asked like any other."""
+    """`get` works for a config without a `__dict__`."""
     config = tree.TraceHookConfig(folder="x")
     assert config.get("folder") == "x"
     assert config.get("other", 1) == 1
@@ -55,6 +58,78 @@ def test_a_frozen_config_works():
     assert ConfigDict.from_dict(FrozenConfig, FrozenConfig(2).to_dict()) == FrozenConfig(2)
 
 
+def test_a_misspelt_attribute_is_refused():
+    """Assigning to what is not a field is an error that suggests the field."""
+    config = tree.RunConfig()
+    with pytest.raises(ConfigError, match=r"^sed: RunConfig has no field 'sed'; it has seed, .* Did you mean 'seed'\?"):
+        config.sed = 1  # pyright: ignore[reportAttributeAccessIssue]
+    assert not hasattr(config, "sed")
+
+
+def test_fields_private_names_and_properties_can_be_assigned():
+    """What the class declares stays assignable, and so do private names."""
+
+    @dataclass
+    class DegreesConfig(ConfigDict):
+        angle: float
+
+        @property
+        def turns(self) -> float:
+            return self.angle / 360
+
+        @turns.setter
+        def turns(self, turns: float) -> None:
+            self.angle = 360 * turns
+
+    config = DegreesConfig(10.0)
+    config.turns = 0.5
+    config._note = "half a turn"
+    assert config.angle == 180
+
+
+def test_post_init_can_add_attributes():
+    """A `__post_init__` may add what is not a field, also in a subclass, and it can be assigned again later."""
+
+    @dataclass
+    class BoxConfig(ConfigDict):
+        width: int = 2
+
+        def __post_init__(self):
+            self.area = self.width**2  # pyright: ignore[reportAttributeAccessIssue]
+
+    @dataclass
+    class CubeConfig(BoxConfig):
+        def __post_init__(self):
+            super().__post_init__()
+            self.volume = self.area * self.width  # pyright: ignore[reportAttributeAccessIssue]
+
+    config = CubeConfig(3)
+    config.volume = 28
+    assert (config.area, config.volume) == (9, 28)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_tuple_in_a_list_field_becomes_a_list():
+    """A tuple where a list is declared is stored as a list, so the config equals what is read back."""
+    config = tree.RunConfig(modes=("a", "b"), hooks=(tree.HookConfig(2),))  # pyright: ignore[reportArgumentType]
+    assert config.hooks == [tree.HookConfig(2)]
+    assert config.modes == ["a", "b"]
+    assert ConfigDict.from_dict(tree.RunConfig, config.to_dict()) == config
+
+
+def test_a_tuple_stays_one_where_it_may_be_one():
+    """Fields that allow tuples keep them."""
+
+    @dataclass
+    class ShapesConfig(ConfigDict):
+        fixed: tuple[int, ...] = ()
+        either: Sequence[int] = ()
+        anything: Any = ()
+        optional: list[int] | None = None
+
+    config = ShapesConfig((1,), (2,), (3,), (4,))  # pyright: ignore[reportArgumentType]
+    assert (config.fixed, config.either, config.anything, config.optional) == ((1,), (2,), (3,), [4])
+
+
 def test_to_dict_names_every_class():
     """Each config in the tree, with or without a declared subclass, says of which class it is."""
     data = tree.EXAMPLE.to_dict()
@@ -64,7 +139,7 @@ def test_to_dict_names_every_class():
 
 
 def test_an_instance_is_returned_as_it_is():
-    """Data that is the config already is not copied."""
+    """Data that is already the config is not copied."""
     assert ConfigDict.from_dict(tree.RunConfig, tree.EXAMPLE) is tree.EXAMPLE
 
 

@@ -34,7 +34,7 @@ class DtypeConfig(ConfigDict):
     ],
 )
 def test_a_dtype_is_written_by_name(value, text):
-    """Dtypes and scalar types are written as text and read back as the dtype that equals them."""
+    """Dtypes and scalar types are written as text and read back as the equal dtype."""
     config = DtypeConfig(value, value)
     assert config.to_dict() == {"__class__": "DtypeConfig", "dtype": text, "exact": text}
     back = ConfigDict.from_dict(DtypeConfig, config.to_dict())
@@ -58,7 +58,7 @@ def test_a_structured_dtype_is_refused():
 
 
 def test_bfloat16_is_known_without_jax():
-    """The name is understood in a program that has imported numpy alone."""
+    """The name is understood in a program that has imported only numpy."""
     code = (
         "import sys, numpy\n"
         "from trackside.config import ConfigDict\n"

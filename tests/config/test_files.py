@@ -14,7 +14,7 @@ from trackside.errors import ConfigError
 def test_a_saved_config_is_loaded_equal(tmp_path, name):
     """JSON and YAML files both give the config back."""
     save_config(tree.EXAMPLE, tmp_path / name)
-    loaded = load_config(tree.RunConfig, tmp_path / name, ignore_extensive_attributes=False)
+    loaded = load_config(tree.RunConfig, tmp_path / name)
     assert loaded == tree.EXAMPLE
 
 
@@ -50,12 +50,12 @@ def test_several_configs_share_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.json", "{", "not well formed"),
-        ("a.yaml", "a: [1", "not well formed"),
-        ("a.yaml", "a: !!python/object/apply:os.getcwd []", "not well formed"),
+        ("a.json", "{", "malformed"),
+        ("a.yaml", "a: [1", "malformed"),
+        ("a.yaml", "a: !!python/object/apply:os.getcwd []", "malformed"),
         ("a.json", "[1]", r"expected a mapping of fields at the top level, got \[1\]"),
         ("a.yaml", "", "expected a mapping of fields at the top level, got None"),
-        ("a.toml", "", "files that end in .json, .yaml, .yml, not '.toml'"),
+        ("a.toml", "", "expected a file that ends in .json, .yaml, .yml, got '.toml'"),
         ("a.json", '{"seed": "x"}', "seed: expected int, got 'x'"),
     ],
 )
@@ -68,13 +68,13 @@ def test_a_file_that_does_not_fit_is_named(tmp_path, name, text, words):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    """The error says that the file is not there."""
-    with pytest.raises(ConfigError, match=r"gone.json: there is no such file"):
+    """The error says that the file does not exist."""
+    with pytest.raises(ConfigError, match=r"gone.json: file not found"):
         load_config(tree.RunConfig, tmp_path / "gone.json")
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path):
-    """Bytes that are no UTF-8 are an error of the file, not of the decoder."""
+    """Bytes that are not UTF-8 are an error that names the file."""
     (tmp_path / "a.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"a.json: cannot be read"):
         load_config(tree.RunConfig, tmp_path / "a.json")
@@ -84,7 +84,7 @@ def test_the_options_of_from_dict_apply(tmp_path):
     """A file can be read as strictly as data."""
     (tmp_path / "a.json").write_text('{"sed": 1}')
     with pytest.raises(ConfigError, match=r"a.json: sed: RunConfig has no field 'sed'"):
-        load_config(tree.RunConfig, tmp_path / "a.json", ignore_extensive_attributes=False)
+        load_config(tree.RunConfig, tmp_path / "a.json")
 
 
 def test_what_is_no_config_is_not_saved(tmp_path):
@@ -94,13 +94,13 @@ def test_what_is_no_config_is_not_saved(tmp_path):
 
 
 def test_folders_are_made(tmp_path):
-    """Saving into a folder that does not exist makes it."""
+    """Saving creates a folder that does not exist."""
     save_config(tree.HookConfig(), tmp_path / "x" / "y" / "a.json")
     assert json.loads((tmp_path / "x" / "y" / "a.json").read_text())["__class__"] == "HookConfig"
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
-    """The file is replaced in one step; if that fails the old one stands and nothing else is left."""
+    """The file is replaced in one step. If that fails, the old one remains and nothing else is left behind."""
     path = tmp_path / "a.json"
     save_config(tree.HookConfig(1), path)
 

@@ -78,7 +78,7 @@ def test_the_wrapped_type_is_checked():
 
 
 def test_classes_inside_functions_find_each_other():
-    """String annotations of local configs are resolved among the configs beside them."""
+    """String annotations of local configs are resolved among the configs next to them."""
 
     @dataclass
     class InnerConfig(ConfigDict):
@@ -94,7 +94,7 @@ def test_classes_inside_functions_find_each_other():
 
 
 def test_names_in_the_class_body_are_found_too():
-    """An annotation may name a class that is defined inside the config, beside one from the function."""
+    """An annotation may name a class that is defined inside the config, and one from the function around it."""
 
     @dataclass
     class NeighbourConfig(ConfigDict):

@@ -76,13 +76,13 @@ def test_leaves_are_read_back_with_their_type(change):
 
 
 def test_an_enum_is_written_as_its_value_or_else_its_name():
-    """Values that JSON has are written; others, such as tuples, by the member's name."""
+    """Values that JSON can hold are written as they are, others, such as tuples, by the member's name."""
     data = LeavesConfig(level=Level.HIGH, shape=Shape.DEEP).to_dict()
     assert (data["level"], data["shape"]) == (2, "DEEP")
 
 
 def test_an_enum_can_be_given_by_name():
-    """A member's name is read where it is no other member's value."""
+    """A member's name is read if it is not another member's value."""
     assert read(level="HIGH").level is Level.HIGH
 
 

@@ -52,7 +52,7 @@ from trackside.errors import ConfigError
     ],
 )
 def test_values_are_read_by_the_type_of_their_field(override, name, value):
-    """The same text means a number, a string or nothing, as the field demands."""
+    """The same text is read as a number, a string or None, depending on the field."""
     changed = getattr(apply_overrides(tree.RunConfig(), [override]), name)
     assert changed == value
     assert type(changed) is type(value)
@@ -98,7 +98,7 @@ def test_the_given_config_is_unchanged():
 
 
 def test_a_mapping_of_configs_is_changed_by_name():
-    """The first step names the config; values that are no config can be replaced too."""
+    """The first step names the config; values that are not configs can be replaced, too."""
     configs = {"run": tree.RunConfig(), "net": tree.NetConfig(), "steps": 3}
     changed = apply_overrides(configs, ["run.seed=1", "net.names=[a]", "steps=5"])
     assert changed == {"run": tree.RunConfig(seed=1), "net": tree.NetConfig(names=("a",)), "steps": 5}
@@ -106,7 +106,7 @@ def test_a_mapping_of_configs_is_changed_by_name():
 
 
 def test_a_whole_config_in_a_mapping_is_replaced_by_its_own_kind():
-    """What a name stands for decides how its text is read."""
+    """The type of the named value decides how its text is read."""
     assert apply_overrides({"run": tree.RunConfig(seed=1)}, ["run={debug: true}"]) == {
         "run": tree.RunConfig(debug=True)
     }
@@ -145,7 +145,7 @@ def test_checks_see_all_changes_together():
 
 
 def test_the_later_override_counts():
-    """Of two for the same field the last wins, also where one is about the whole config."""
+    """Of two overrides for the same field the last wins, even if one replaces the whole config."""
     assert apply_overrides(tree.RunConfig(), ["seed=1", "seed=2"]).seed == 2
     assert apply_overrides(tree.RunConfig(), ["output.every_n_steps=2", "output=null"]).output is None
     changed = apply_overrides(tree.RunConfig(), ["output={path: x}", "output.every_n_steps=2"])
@@ -166,7 +166,7 @@ def test_the_later_override_counts():
         ("hooks[0]={mod: 1}", ["hooks[0].mod", "HookConfig has no field 'mod'"]),
         ("seed.x=1", ["seed is 3, which has no fields"]),
         ("by_step.x=1", ["by_step.x", "int"]),
-        ("window.end=-5", ["window", "end=-5 lies before start=1"]),
+        ("window.end=-5", ["window", "end=-5 is before start=1"]),
         ("num_made=1", ["RunConfig has no field 'num_made'"]),
         ("seed", ["expected path=value"]),
         ("=1", ["expected path=value"]),
@@ -193,12 +193,12 @@ def test_what_is_no_config_is_refused():
 
 def test_an_unknown_name_in_a_mapping_is_named():
     """The error lists the configs that exist."""
-    with pytest.raises(ConfigError, match=r"override 'rn.seed=1': .*Did you mean 'run'\? There are: run, net"):
+    with pytest.raises(ConfigError, match=r"override 'rn.seed=1': .*there are run, net\. Did you mean 'run'\?"):
         apply_overrides({"run": tree.RunConfig(), "net": tree.NetConfig()}, ["rn.seed=1"])
 
 
 def test_a_none_without_a_declared_class_has_to_be_set_whole():
-    """Where only ConfigDict or nothing is declared, the error says how to name the class."""
+    """If only ConfigDict or nothing is declared, the error says how to name the class."""
 
     @dataclass
     class OpenConfig(ConfigDict):

@@ -86,3 +86,22 @@ def test_polymorphic_lists_come_back() -> None:
         ],
     )
     assert round_trip(config) == config
+
+
+def test_tuples_come_back_as_lists() -> None:
+    """Callbacks and tools may be given as tuples, and the config can be saved."""
+    config = trackside.trainer.TrainerConfig(
+        logger=trackside.logger.LoggerConfig(log_tools=(trackside.logger.FileLoggerConfig(),)),  # pyright: ignore
+        callbacks=(trackside.callbacks.EarlyStoppingConfig(),),  # pyright: ignore[reportArgumentType]
+    )
+    assert config.callbacks == [trackside.callbacks.EarlyStoppingConfig()]
+    assert round_trip(config) == config
+
+
+@pytest.mark.parametrize(("index", "key"), [(0, "sed"), (1, "modle_class"), (2, "nmae")])
+def test_a_typo_in_a_trainers_dict_is_refused(index: int, key: str) -> None:
+    """A misspelled key in any of the trainer's three dicts is an error before anything is built."""
+    dicts: list[Any] = [{}, {}, {}]
+    dicts[index] = {key: 1}
+    with pytest.raises(ConfigError, match=rf"{key}: \w+ has no field '{key}'.*Did you mean"):
+        trackside.trainer.TrainerModule(*dicts, batch=None)

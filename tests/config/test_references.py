@@ -102,7 +102,7 @@ def test_an_imported_class_is_no_registered_callable():
 
 @pytest.mark.parametrize("name", ["cls", "fn", "both"])
 def test_no_module_is_imported_because_of_data(name):
-    """The name of a class in a module that nobody imported is refused, and the module stays out."""
+    """The name of a class in a module that is not imported is refused, and the module is not imported."""
     module = "wave"
     sys.modules.pop(module, None)
     with pytest.raises(ConfigError, match=name):
@@ -134,7 +134,7 @@ def test_a_lazily_loaded_module_is_not_executed(monkeypatch, tmp_path):
 
 
 def test_a_local_class_has_to_be_registered():
-    """A class that its name does not lead to cannot be written; the error says what to do."""
+    """A class that cannot be found by its name cannot be written; the error says what to do."""
 
     class Local:
         pass

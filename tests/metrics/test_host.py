@@ -54,7 +54,7 @@ def by_definition(steps, scale):
     cuts=st.sets(st.integers(1, 9)),
 )
 def test_merging_intervals_is_accumulating_in_one_go(steps, cuts):
-    """However steps are split into intervals, merging gives what the definitions say of all, in every mode."""
+    """However steps are split into intervals, the merged result matches the definitions, in every mode."""
     merged, start = HostMetrics(LAYOUT), 0
     for end in [*sorted(cut for cut in cuts if cut < len(steps)), len(steps)]:
         merged.merge(accumulated(steps[start:end]))
@@ -79,7 +79,7 @@ def test_merge_keeps_counts_exact():
 
 
 def test_reading_a_vector_does_not_change_it():
-    """The vector that host metrics were read from stays as it was when they take in others."""
+    """Merging does not change the vector that the metrics were read from."""
     vector = np.asarray(add(LAYOUT.initial, np.float32(2), np.int32(1)))
     before = vector.copy()
     HostMetrics(LAYOUT, vector).merge(accumulated([(3.0, 1)]))
@@ -114,7 +114,7 @@ def test_plain_dicts_become_numbers():
 
 
 def test_plain_dict_with_what_is_no_number():
-    """A plain dict with something that is no number is refused by its name."""
+    """An entry of a plain dict that is not a number is refused by its name."""
     with pytest.raises(MetricError, match="value of metric 'note'"):
         to_host_metrics({"note": "good"})
 

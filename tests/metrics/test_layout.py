@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from trackside.errors import MetricError
-from trackside.metrics import LOG_MODES, MetricLayout, MetricSpec, split_log_modes
+from trackside.metrics import LOG_MODES, MetricLayout, MetricSpec
+from trackside.metrics.step import split_log_modes
 
 
 def layout_of(**modes):
@@ -25,7 +26,7 @@ def test_every_mode_has_its_logged_name(mode, name):
 
 
 def test_layout_is_ordered_by_name():
-    """Metrics lie in the order of their names, whatever order the step returns them in."""
+    """Metrics are in the order of their names, whatever order the step returns them in."""
     arrays, modes = split_log_modes({"b": 1.0, "c": 3.0, "a": {"value": 2.0, "log_modes": ["max"]}})
     layout = MetricLayout.of(arrays, modes, default_log_modes=("mean",))
     assert layout.names == ("a", "b", "c")
@@ -73,7 +74,7 @@ def test_initial_vector_cannot_be_written():
 
 
 def test_equal_layouts_are_one_key():
-    """Layouts of equal metrics are equal and hash alike, so that jit takes them for the same."""
+    """Layouts of equal metrics are equal and have the same hash, so that jit treats them as the same."""
     one, other = layout_of(loss=["mean"], acc=["max"]), layout_of(acc=["max"], loss=["mean"])
     assert one == other
     assert hash(one) == hash(other)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from trackside.errors import MetricError
-from trackside.metrics import LOG_MODES, HostMetrics, MetricLayout, MetricRecorder, Metrics, MetricSpec, to_host_metrics
+from trackside.metrics import LOG_MODES, HostMetrics, MetricLayout, Metrics, MetricSpec, to_host_metrics
+from trackside.metrics.packed import MetricRecorder
 from trackside.profiling.compiles import compile_counter
 
 
@@ -57,7 +58,7 @@ def loss_layout():
 
 
 def test_modes_follow_their_definitions():
-    """Mean weighs by count; single, max and std are of each step's value / count."""
+    """The mean is weighted by count; single, max and std use each step's value / count."""
     values = to_host_metrics(of_steps(floats([6, 1, 8]), [3, 1, 2]))
     assert values == {
         "m_mean": 2.5,
@@ -167,7 +168,7 @@ def test_metrics_read_as_the_documented_mapping():
         "a": {"value": 2.0, "count": 1.0},
         "b": {"value": 4.0, "count": 8.0},
     }
-    with pytest.raises(KeyError, match="no metric 'c'; there are a, b"):
+    with pytest.raises(KeyError, match="no metric 'c'; available: a, b"):
         metrics["c"]
 
 
@@ -256,7 +257,7 @@ def test_recorder_learns_names_modes_and_kind_of_count():
 
 
 def test_recorder_takes_modes_that_were_split_off_before():
-    """Log modes that a loss wrapper has split off are given beside the metrics."""
+    """Log modes that a loss wrapper has split off are passed separately."""
     recorder = MetricRecorder(("mean",)).update({"loss": 1.0}, {"loss": ("max",)})
     assert recorder.layout == MetricLayout((MetricSpec("loss", ("max",)),))
 
@@ -271,7 +272,9 @@ def test_recorder_for_evaluation_leaves_modes_aside():
 @pytest.mark.parametrize("changed", [{"loss": 1.0, "extra": 2.0}, {"los": 1.0}, {}])
 def test_changed_set_of_metrics_is_refused(changed, loss_layout):
     """A step that returns other metrics than when it was first traced is an error with both sets."""
-    with pytest.raises(MetricError, match=r"expected \['loss'\], got \[.*; return the same metrics"):
+    with pytest.raises(
+        MetricError, match=r"expected \['loss'\] as in the first trace of the step, got \[.*; return the same metrics"
+    ):
         Metrics(loss_layout).update(changed)
 
 

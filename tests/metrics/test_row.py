@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.metrics.test_host import LAYOUT, accumulated_vector
-from trackside.metrics import HostMetrics, MetricTotals, RowReader, row
+from trackside.metrics import HostMetrics, row
+from trackside.metrics.row import MetricTotals, RowReader
 
 STEPS = st.lists(st.tuples(st.floats(-100, 100, width=32), st.integers(0, 5)), min_size=1, max_size=8)
 
@@ -53,7 +54,7 @@ def test_totals_before_any_step():
 
 
 def test_vectors_may_be_told_apart_from_their_totals():
-    """Adding a vector leaves it as it is."""
+    """Adding a vector does not change it."""
     vector = accumulated_vector([(2.0, 1)])
     before = vector.copy()
     totals = MetricTotals(LAYOUT)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from trackside.errors import MetricError
-from trackside.metrics import add_step_metrics, check_log_modes, split_log_modes
+from trackside.metrics import add_step_metrics, check_log_modes
+from trackside.metrics.step import split_log_modes
 
 
 def total_of(metric):
@@ -21,7 +22,7 @@ def only(metric):
 
 
 def test_number_is_a_sum_over_one_item():
-    """A plain number counts once and has no log modes of its own."""
+    """A plain number counts once and has no log modes."""
     metrics, modes = split_log_modes({"loss": 2.5})
     assert (total_of(metrics["loss"]), count_of(metrics["loss"]), modes) == (2.5, 1, {})
 
@@ -97,7 +98,7 @@ def test_sum_over_no_items_is_zero(count):
     [
         ([("loss", 1.0)], r"expected a dict of step metrics, got list.*loss, \(metrics, mutable_variables\)"),
         (jnp.zeros(()), "expected a dict of step metrics"),
-        ({1: 2.0}, "names are strings, got 1"),
+        ({1: 2.0}, "expected strings as names, got 1"),
         ({"acc": jnp.zeros(3)}, r"value of metric 'acc': expected a scalar.*shape \(3,\)"),
         ({"acc": [1.0, 2.0]}, "value of metric 'acc': expected a scalar"),
         ({"acc": {"value": 1.0, "count": jnp.zeros(2)}}, r"count of metric 'acc': expected a scalar.*shape \(2,\)"),
@@ -115,13 +116,13 @@ def test_sum_over_no_items_is_zero(count):
     ],
 )
 def test_malformed_metrics_are_refused_by_name(metrics, message):
-    """What is no step metric is an error that names the metric, the part that is wrong and what it was."""
+    """What is not a step metric is an error that names the metric, the wrong part and its value."""
     with pytest.raises(MetricError, match=message):
         split_log_modes(metrics)
 
 
 def test_unknown_mode_lists_the_modes():
-    """An unknown log mode is refused with the place where it was set and all modes that there are."""
+    """An unknown log mode is refused, with the place where it was set and all valid modes."""
     with pytest.raises(MetricError, match=r"default_train_log_modes: .*'avg'.*mean, mean_nopostfix, single, max, std"):
         check_log_modes(["mean", "avg"], "default_train_log_modes")
 

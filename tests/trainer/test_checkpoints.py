@@ -461,6 +461,18 @@ def test_run_that_was_moved(tmp_path: Path) -> None:
     assert not (tmp_path / "old").exists()
 
 
+def test_configs_of_another_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A saved config with a field that this version does not have is still loaded, with a warning that names it."""
+    plain = TrainerConfig.to_dict
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainerConfig, "to_dict", lambda config: {**plain(config), "invented_later": 1})
+        save(make_trainer(seed=3), tmp_path)
+    assert MSETrainer.load_from_checkpoint(tmp_path, make_batch(8)).trainer_config.seed == 3
+    assert "invented_later: TrainerConfig has no field 'invented_later', ignoring it" in caplog.text
+
+
 def test_example_of_some_examples(tmp_path: Path) -> None:
     """batch_size takes that many examples of the example batch."""
     save(make_trainer(), tmp_path)

@@ -1,7 +1,7 @@
-"""Configs: dataclasses that become plain data, files and command-line overrides, and come back equal.
+"""Configs: dataclasses that can be written as plain data or files, read back equal, and overridden by text.
 
-Any dataclass that derives from `ConfigDict` takes part. Data may name config classes, registered functions and classes
-that are imported already; it never causes an import.
+Any dataclass that derives from `ConfigDict` works. Data may name config classes, registered functions and classes that
+are already imported; it never causes an import.
 """
 
 from trackside.config.base import ConfigDict

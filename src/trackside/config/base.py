@@ -1,7 +1,8 @@
 """The base of every config."""
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from trackside.config.assignment import as_constructor, as_declared, check_name
 from trackside.config.encode import encode
 from trackside.config.parse import ParseOptions, parse
 from trackside.config.registry import Registered
@@ -12,14 +13,26 @@ T = TypeVar("T")
 class ConfigDict(Registered):
     """A dataclass that can be written as plain data and read back.
 
-    Use it as the base of a dataclass: `@dataclass class MyConfig(ConfigDict)`. Each subclass can from then on be named
-    in data by its class name, wherever a field declares it or one of its bases.
+    Use it as the base of a dataclass: `@dataclass class MyConfig(ConfigDict)`. Data can then name the subclass by its
+    class name, wherever a field declares it or one of its bases. Assigning to a name that is not a field is an error.
     """
 
     __slots__ = ()
 
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        for name in ("__init__", "__post_init__"):
+            if name in vars(cls):
+                setattr(cls, name, as_constructor(vars(cls)[name]))
+
+    if not TYPE_CHECKING:  # type checkers find misspelt attributes by themselves, unless they see this
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            check_name(self, name)
+            object.__setattr__(self, name, as_declared(self, name, value))
+
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a field, or `default` where there is no such field."""
+        """The value of a field, or `default` if there is no such field."""
         return getattr(self, key, default) if key in getattr(self, "__dataclass_fields__", ()) else default
 
     def to_dict(self) -> dict[str, Any]:
@@ -40,24 +53,24 @@ class ConfigDict(Registered):
     def from_dict(
         config_class: type[T],
         data: Any,
-        strict_classname_parsing: bool = False,
-        ignore_extensive_attributes: bool = True,
+        strict_classname_parsing: bool = True,
+        ignore_extensive_attributes: bool = False,
         none_to_zero_for_ints: bool = False,
     ) -> T:
-        """Build a config, with all that is nested in it, from plain data.
+        """Build a config and everything nested in it from plain data.
 
-        Types are checked and never guessed: `"12"` is no int and `"False"` no bool. No module is imported because data
-        names it.
+        Types are checked and never converted: `"12"` is not an int and `"False"` is not a bool. Data never causes an
+        import.
 
         Args:
-            config_class: What to build: a config class, any other dataclass, or any other type. A class that is no
+            config_class: What to build: a config class, any other dataclass, or any other type. A class that is not a
                 dataclass is called with the data, as keyword arguments if the data is a dict.
-            data: The fields of the dataclass as a dict, with the name of a subclass under `"__class__"` where that is
-                to be built; other data for other types. An instance of `config_class` is returned as it is.
-            strict_classname_parsing: Refuse class names that no config class has. Otherwise the field's declared class
-                is built, and a warning logged.
-            ignore_extensive_attributes: Skip keys that are no field of the dataclass, with a warning that names each.
-                Otherwise they are refused.
+            data: The fields of the dataclass as a dict. To build a subclass, name it under `"__class__"`. Other types
+                take other data. An instance of `config_class` is returned unchanged.
+            strict_classname_parsing: Refuse class names that no config class has. With False, such a name logs a
+                warning and the field's declared class is built.
+            ignore_extensive_attributes: Skip keys that are not fields, with a warning that names each one. With False,
+                such a key is an error that suggests the closest field.
             none_to_zero_for_ints: Read None as 0 in int fields that do not allow None.
 
         Returns:

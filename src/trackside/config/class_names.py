@@ -1,4 +1,4 @@
-"""The `"__class__"` of a config: which class a name stands for where a field declares one, and the other way round."""
+"""The `"__class__"` of a config: which class a name means for a field, and which name a class is written with."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from trackside.errors import ConfigError
 
 
 def read_class_name(declared: type, data: Mapping[Any, Any], path: str, *, is_strict: bool) -> tuple[type, str | None]:
-    """The class that a config's data is of.
+    """The class to build from a config's data.
 
     Args:
-        declared: The class that the field declares, which is also meant where the data names none.
+        declared: The class that the field declares. It is also used if the data names none.
         data: The fields.
-        path: Where the data stands, for messages.
-        is_strict: Refuse names that no config class has, instead of taking the declared class.
+        path: Where the data is, for messages.
+        is_strict: Refuse names that no config class has, instead of using the declared class.
 
     Returns:
         A dataclass that is `declared` or derives from it, and a warning if it is not the one that the data names.
@@ -37,23 +37,21 @@ def read_class_name(declared: type, data: Mapping[Any, Any], path: str, *, is_st
 
 
 def write_class_name(cls: type, declared: type, path: str) -> str:
-    """The name by which a field that declares one class finds another: the class name unless that is ambiguous."""
+    """The name under which a field finds a class again: the class name, or the qualified name if that is ambiguous."""
     name = config_name(cls, declared)
     if name is None:
-        raise ConfigError(
-            f"{join(path, CLASS_KEY)}: {qualified_name(cls)} was defined again since this config was made; make it anew"
-        )
+        raise ConfigError(f"{join(path, CLASS_KEY)}: {qualified_name(cls)} was redefined; create this config again")
     return name
 
 
 def _fall_back(declared: type, name: str, path: str, *, is_strict: bool) -> tuple[type, str]:
     fitting = config_names(declared)
     if is_config_name(name):
-        raise ConfigError(f"{path}: {name!r} is no {declared.__name__}; expected one of {listed(fitting)}")
+        raise ConfigError(f"{path}: {name!r} is not a {declared.__name__}; expected one of {listed(fitting)}")
     if is_strict or not dataclasses.is_dataclass(declared):
         raise ConfigError(
             f"{path}: no config class is named {name!r}; expected one of {listed(fitting)}."
-            f"{did_you_mean(name, fitting)} A class of your own has to be imported first"
+            f"{did_you_mean(name, fitting)} Import your own classes first"
         )
     return declared, f"{path}: no config class is named {name!r}, reading it as {declared.__name__}"
 
@@ -62,5 +60,5 @@ def _with_fields(cls: type, declared: type, path: str) -> type:
     if dataclasses.is_dataclass(cls):
         return cls
     raise ConfigError(
-        f"{path}: {cls.__name__} is no dataclass and so has no fields; name one of {listed(config_names(declared))}"
+        f"{path}: {cls.__name__} is not a dataclass, so it has no fields; use one of {listed(config_names(declared))}"
     )

@@ -1,4 +1,4 @@
-"""Fields that hold a dtype. numpy is imported only where one is read or written."""
+"""Fields that hold a dtype. numpy is imported only when one is read or written."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def read_dtype(hint: Any, data: Any) -> Any:
     import numpy as np
 
     dtype = _as_dtype(data) if isinstance(data, str | type | np.dtype) else None
-    # numpy takes every class that it does not know for `object`.
+    # numpy treats every class that it does not know as `object`.
     if dtype is None or (isinstance(data, type) and dtype.hasobject and data is not object):
         raise Mismatch("the name of a dtype, such as 'float32' or 'bfloat16'")
     return dtype
@@ -34,7 +34,7 @@ def _as_dtype(data: Any) -> Any:
     try:
         return np.dtype(data)
     except TypeError:
-        # numpy knows bfloat16 and its kin by name once ml_dtypes is imported.
+        # numpy knows bfloat16 and similar types by name only after ml_dtypes is imported.
         import ml_dtypes
 
         scalar_type = vars(ml_dtypes).get(data)

@@ -1,4 +1,4 @@
-"""From typed values to JSON, refusing what would not be the same when read back."""
+"""From typed values to JSON. What would not be the same when read back is refused."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ def encode(hint: Any, value: Any, path: str = "") -> Any:
     Args:
         hint: The annotation of the field.
         value: What the field holds.
-        path: Where the field stands, for messages.
+        path: Where the field is, for messages.
 
     Returns:
         Dicts, lists, strings, finite numbers, booleans and None.
@@ -80,14 +80,16 @@ def _union(hint: Any, value: Any, path: str) -> Any:
 
 def _as_member(member: Any, members: list[Any], encoded: Any, value: Any, path: str) -> Any:
     if encoded is None or (len(members) == 2 and type(None) in members and tag_of(encoded, members) is None):
-        return encoded  # `X | None`: nothing that it could be taken for
+        return encoded  # `X | None` cannot be mistaken for anything else
     for form in (encoded, tagged(member, encoded)):
         try:
             if Parser(STRICT).pick(members, form, path)[0] is member:
                 return form
         except ConfigError:
             continue
-    raise _cannot_write(path, value, f"one of {' | '.join(map(describe, members))} that can be told from the others")
+    raise _cannot_write(
+        path, value, f"one of {' | '.join(map(describe, members))} that can be distinguished from the others"
+    )
 
 
 def _elements(hint: Any, value: Any, path: str) -> list[Any]:
@@ -97,7 +99,7 @@ def _elements(hint: Any, value: Any, path: str) -> list[Any]:
         raise _cannot_write(path, value, describe(hint))
     pairs = enumerate(zip(hints, value, strict=True))
     items = [encode(item_hint, item, f"{path}[{index}]") for index, (item_hint, item) in pairs]
-    # The order of a set differs between processes; that of what is written must not.
+    # A set has another order in each process; the file must not.
     return sorted(items, key=json.dumps) if base in (set, frozenset) else items
 
 
@@ -113,7 +115,7 @@ def _key(hint: Any, key: Any, path: str) -> str:
     text = encoded if isinstance(encoded, str) else json.dumps(encoded)
     back = Parser(STRICT).parse_key(hint, text, path)
     if type(back) is not type(key) or back != key:
-        raise _cannot_write(join(path, key), key, f"a key that its text leads back to, not {text!r}")
+        raise _cannot_write(join(path, key), key, f"a key that can be read back from its text {text!r}")
     return text
 
 

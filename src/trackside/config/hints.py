@@ -1,4 +1,4 @@
-"""What an annotation asks for: reading and writing a field both start from the same answer."""
+"""What an annotation asks for. Reading and writing a field both start from this."""
 
 import collections.abc
 import dataclasses
@@ -40,7 +40,7 @@ class Kind(enum.Enum):
     CLASS = enum.auto()
     CALLABLE = enum.auto()
     OBJECT = enum.auto()
-    """A class that is known only by its constructor."""
+    """Any other class; it is built by calling it."""
     UNSUPPORTED = enum.auto()
 
 
@@ -69,7 +69,7 @@ _MAPPINGS = (collections.abc.Mapping, collections.abc.MutableMapping)
 
 
 def canonical(hint: Any) -> Any:
-    """The annotation without wrappers, and with abstract containers as the concrete ones that a field may hold."""
+    """The annotation without wrappers, and with concrete containers in place of abstract ones."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Annotated, Final):
         return canonical(args[0])
@@ -131,7 +131,7 @@ def _kind_of_class(base: type) -> Kind:
 
 
 def members_of(hint: Any) -> list[Any]:
-    """The canonical members of a union, nested ones flattened; any other annotation is its own only member."""
+    """The canonical members of a union, with nested unions flattened. Any other annotation is its own only member."""
     hint = canonical(hint)
     if kind_of(hint) is not Kind.UNION:
         return [hint]
@@ -139,7 +139,7 @@ def members_of(hint: Any) -> list[Any]:
 
 
 def element_hints(hint: Any, num_elements: int) -> list[Any] | None:
-    """One annotation per element of a list, tuple or set; None if a tuple of that length cannot be."""
+    """One annotation per element of a list, tuple or set; None if the tuple has another length."""
     args = get_args(hint)
     if get_origin(hint) is not tuple or (len(args) == 2 and args[1] is Ellipsis):
         return [args[0] if args else Any] * num_elements
@@ -152,7 +152,7 @@ def key_and_value_hints(hint: Any) -> tuple[Any, Any]:
 
 
 def describe(hint: Any) -> str:
-    """An annotation as people write it, without module names."""
+    """An annotation as it is written in code, without module names."""
     if isinstance(hint, list):
         return f"[{', '.join(map(describe, hint))}]"
     if hint in (None, type(None)):
@@ -173,7 +173,7 @@ def field_hints(cls: type) -> dict[str, Any]:
     """The annotations of a dataclass by field, strings resolved.
 
     Raises:
-        ConfigError: If an annotation names something that is not defined where the class is.
+        ConfigError: If an annotation names something that cannot be found from the class.
     """
     found: dict[str, Any] = {}
     while True:
@@ -192,7 +192,7 @@ def field_hints(cls: type) -> dict[str, Any]:
 
 
 def _visible_from(cls: type, name: str) -> Any:
-    # For a class inside a function: what its body defines, and configs that the same module defines.
+    # For a class inside a function: names from its body, and configs of the same module.
     for parent in cls.__mro__:
         if name in vars(parent):
             return vars(parent)[name]

@@ -1,6 +1,6 @@
-"""Values without parts: how each is written as JSON, and read again.
+"""Single values: how each type is written as JSON and read back.
 
-A writer refuses what its reader would not give back, so that nothing changes silently between the two.
+A writer refuses what its reader would not return, so that nothing changes silently.
 """
 
 import enum
@@ -104,7 +104,7 @@ def _read_enum(hint: Any, data: Any) -> Any:
         if member is None:
             raise Mismatch(_choices(hint)) from None
         return member
-    if type(member.value) is not type(data):  # True is no 1
+    if type(member.value) is not type(data):  # True is not 1
         raise Mismatch(_choices(hint))
     return member
 

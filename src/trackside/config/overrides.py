@@ -41,13 +41,13 @@ class _Change:
 def apply_overrides(config: T, overrides: Iterable[str]) -> T:
     """Change fields of configs by text, as a command line gives it.
 
-    A value is read as YAML and then as the field's type demands, so that `debug=true` is a bool, `name=123` in a string
-    field the string, `lr=1e-3` a float, `x=null` None and `sizes=[1, 2]` a list. A nested config that is None is made
-    from its defaults. All changes to a config are made together, so that its own checks see the result alone.
+    A value is read as YAML and then as the field's type: `debug=true` is a bool, `name=123` is a string in a string
+    field, `lr=1e-3` is a float, `x=null` is None and `sizes=[1, 2]` is a list. A nested config that is None is created
+    from its defaults. All changes to a config are made together, so its own checks see only the final result.
 
     Args:
         config: A config, or a mapping of configs by name.
-        overrides: `path=value` each; of two for the same field the later counts.
+        overrides: Strings `path=value`. If two set the same field, the later one wins.
 
     Returns:
         A new config or dict; the given one is unchanged.
@@ -81,7 +81,7 @@ def _record_change(changes: _Change, override: str) -> None:
 
 
 def _split(target: str) -> list[Step]:
-    """The steps of a path, empty where it has another form."""
+    """The steps of a path; empty if it is malformed."""
     steps: list[Step] = []
     position = 0
     while position < len(target):
@@ -99,7 +99,7 @@ def _change_top_level(configs: Mapping[str, Any], changes: _Change) -> dict[str,
     result = dict(configs)
     for name, change in changes.below.items():
         if name not in result:
-            raise change.error(f"there is no {name!r}.{did_you_mean(name, result)} There are: {listed(result)}")
+            raise change.error(f"there is no config {name!r}; there are {listed(result)}.{did_you_mean(name, result)}")
         hint = type(result[name]) if dataclasses.is_dataclass(result[name]) else Any
         result[str(name)] = _apply(hint, result[name], change, str(name))
     return result
@@ -137,14 +137,14 @@ def _apply_to_record(cls: Any, current: Any, change: _Change, path: str) -> Any:
     for name, below in change.below.items():
         if name not in known:
             raise below.error(
-                f"{cls.__name__} has no field {name!r}.{did_you_mean(name, known)} It has: {listed(known)}"
+                f"{cls.__name__} has no field {name!r}; it has {listed(known)}.{did_you_mean(name, known)}"
             )
         before = _default(known[name]) if current is None else getattr(current, str(name))
         values[name] = _apply(hints[name], before, below, join(path, name))
     try:
         return cls(**values) if current is None else dataclasses.replace(current, **values)
     except Exception as error:
-        # Any of the overrides below may be the reason.
+        # Any of the overrides may be the cause.
         sources = ", ".join(repr(below.source) for below in change.below.values())
         raise ConfigError(
             f"override {sources}: {path or cls.__name__}: {cls.__name__} refused its values: {error}"
@@ -162,7 +162,7 @@ def _apply_to_elements(hint: Any, current: Any, change: _Change, path: str) -> A
     items = list(current)
     for index, below in change.below.items():
         if not isinstance(index, int) or index >= len(items):
-            raise below.error(f"{path} has {len(items)} elements, from {path}[0] on, and no {index!r}")
+            raise below.error(f"{path} has {len(items)} elements, numbered from 0; there is no element {index!r}")
         items[index] = _apply(hints[index], items[index], below, f"{path}[{index}]")
     return tuple(items) if isinstance(current, tuple) else items
 
@@ -194,17 +194,17 @@ def _read(hint: Any, change: _Change, text: str, path: str) -> Any:
 
 
 def _candidates(text: str) -> list[Any]:
-    """What a text may mean, most specific first; which one it is depends on the field."""
+    """What a text may mean, most specific first. The field decides."""
     loaded = _loaded(load_yaml, text)
     if isinstance(loaded, str):
-        # Unquoted text counts as it stands: YAML would end it at a ` #`.
+        # Unquoted text is taken literally: YAML would cut it off at a ` #`.
         return [loaded, text] if text[:1] in ("'", '"') else [text]
     as_text = _loaded(load_yaml_as_text, text)
     return [loaded, text] if isinstance(as_text, str) else [loaded, text, as_text]
 
 
 def _loaded(load: Callable[[str], Any], text: str) -> Any:
-    """The YAML value of a text, or the text itself where it is empty or no YAML."""
+    """The YAML value of a text, or the text itself if it is empty or not YAML."""
     import yaml
 
     try:

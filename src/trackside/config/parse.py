@@ -1,4 +1,4 @@
-"""From plain data to typed values: strict about types, silent about nothing."""
+"""From plain data to typed values: strict about types, and nothing is ignored silently."""
 
 import dataclasses
 import json
@@ -40,24 +40,24 @@ LOGGER = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class ParseOptions:
-    """What to do about data that does not quite fit; see `ConfigDict.from_dict`."""
+    """How to treat data that does not quite fit; see `ConfigDict.from_dict`."""
 
-    strict_classname_parsing: bool = False
-    ignore_extensive_attributes: bool = True
+    strict_classname_parsing: bool = True
+    ignore_extensive_attributes: bool = False
     none_to_zero_for_ints: bool = False
 
 
-STRICT = ParseOptions(strict_classname_parsing=True, ignore_extensive_attributes=False)
+STRICT = ParseOptions()
 
 
 def parse(hint: Any, data: Any, options: ParseOptions, path: str = "") -> Any:
-    """Read data as the annotation says, and log what was ignored on the way.
+    """Read data according to an annotation, and log what was ignored.
 
     Args:
         hint: Any annotation that a field may have; typically a config class.
-        data: What JSON or YAML give, or values that are right already.
-        options: What to do about data that does not quite fit.
-        path: Where the data stands, for messages.
+        data: What JSON or YAML contain, or values that already have the right type.
+        options: How to treat data that does not quite fit.
+        path: Where the data is, for messages.
 
     Returns:
         The value.
@@ -67,8 +67,7 @@ def parse(hint: Any, data: Any, options: ParseOptions, path: str = "") -> Any:
     """
     parser = Parser(options)
     value = parser.parse(hint, data, path)
-    for note in parser.notes:
-        LOGGER.warning(note)
+    parser.log_notes()
     return value
 
 
@@ -76,12 +75,12 @@ class Parser:
     """One reading of data.
 
     Args:
-        options: What to do about data that does not quite fit.
+        options: How to treat data that does not quite fit.
     """
 
     def __init__(self, options: ParseOptions):
         self.options = options
-        # Kept until the reading is done: a union tries members whose complaints must not be logged if another fits.
+        # Logged only at the end: a union tries members whose warnings do not matter if another member fits.
         self.notes: list[str] = []
         self._compound: dict[Kind, Callable[[Any, Any, str], Any]] = {
             Kind.ANY: self._any,
@@ -93,6 +92,11 @@ class Parser:
             Kind.RECORD: self._record,
             Kind.OBJECT: self._object,
         }
+
+    def log_notes(self) -> None:
+        """Log a warning for everything that was ignored."""
+        for note in self.notes:
+            LOGGER.warning(note)
 
     def parse(self, hint: Any, data: Any, path: str) -> Any:
         """The value of one field."""
@@ -110,7 +114,7 @@ class Parser:
             raise _wrong(path, hint, data, mismatch.expected) from mismatch.__cause__
 
     def pick(self, members: Sequence[Any], data: Any, path: str) -> tuple[Any, Any]:
-        """The member of a union that data is read as, and the value: the one that ignores least, first come."""
+        """The member of a union that data is read as, and its value. The member that ignores least wins."""
         if (named := tag_of(data, members)) is not None:
             return named, self.parse(named, untagged(data), path)
         best, fewest, errors = None, None, []
@@ -152,10 +156,10 @@ class Parser:
             raise _wrong(path, hint, data, f"a list ({describe(hint)})")
         hints = element_hints(hint, len(data))
         if hints is None:
-            raise _wrong(path, hint, data, f"{describe(hint)}, which has another length")
+            raise _wrong(path, hint, data, f"{describe(hint)}, which has a different length")
         pairs = enumerate(zip(hints, data, strict=True))
         items = [self.parse(item_hint, item, f"{path}[{index}]") for index, (item_hint, item) in pairs]
-        return _construct(base, (items,), {}, path)
+        return construct(base, (items,), {}, path)
 
     def _mapping(self, hint: Any, data: Any, path: str) -> dict[Any, Any]:
         if not isinstance(data, Mapping):
@@ -167,7 +171,7 @@ class Parser:
         }
 
     def parse_key(self, hint: Any, key: Any, path: str) -> Any:
-        """The key of a mapping: JSON has text only, so that a number stands there as its JSON."""
+        """The key of a mapping. JSON keys are text, so a number is written as its JSON text."""
         try:
             return self.parse(hint, key, join(path, key))
         except ConfigError as error:
@@ -184,10 +188,10 @@ class Parser:
             raise _wrong(path, hint, data, f"a mapping for {describe(hint)}")
         cls = self._class_of(declared, data, path) if issubclass(declared, Registered) else declared
         hints, known = field_hints(cls), init_fields(cls)
-        self._note_unknown(cls, data, path)
+        self.check_keys(cls, data, path)
         values = {name: self.parse(hints[name], data[name], join(path, name)) for name in known if name in data}
         _require_all(cls, values, path)
-        return _construct(cls, (), values, path)
+        return construct(cls, (), values, path)
 
     def _class_of(self, declared: type, data: Mapping[Any, Any], path: str) -> type:
         is_strict = self.options.strict_classname_parsing
@@ -196,7 +200,8 @@ class Parser:
             self.notes.append(warning)
         return cls
 
-    def _note_unknown(self, cls: Any, data: Mapping[Any, Any], path: str) -> None:
+    def check_keys(self, cls: Any, data: Mapping[Any, Any], path: str) -> None:
+        """Refuse keys that are not fields, or note that they are ignored."""
         known = init_fields(cls)
         for key in data:
             if key in known or (key == CLASS_KEY and issubclass(cls, Registered)):
@@ -214,17 +219,18 @@ class Parser:
         except TypeError as error:  # a protocol without runtime checks
             raise ConfigError(f"{path or 'from_dict'}: configs do not support the annotation {hint!r}") from error
         if isinstance(data, Mapping) and all(isinstance(key, str) for key in data):
-            return _construct(base, (), dict(data), path)
-        return _construct(base, (data,), {}, path)
+            return construct(base, (), dict(data), path)
+        return construct(base, (data,), {}, path)
 
 
 def _readable(members: Sequence[Any], data: Any) -> Sequence[Any]:
-    # Data that names its class is that config or an error, and never a dict that happens to look like one.
+    # Data that names a class is that config or an error, never a plain dict.
     configs = [member for member in members if is_config(member)] if names_class(data) else []
     return configs or members
 
 
-def _construct(cls: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: str) -> Any:
+def construct(cls: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: str) -> Any:
+    """Call a constructor; whatever it raises becomes an error with the path of the field."""
     try:
         return cls(*args, **kwargs)
     except Exception as error:
@@ -238,7 +244,7 @@ def _require_all(cls: Any, values: Mapping[str, Any], path: str) -> None:
         if name not in values and field.default is field.default_factory is dataclasses.MISSING
     ]
     if missing:
-        raise ConfigError(f"{path or cls.__name__}: {cls.__name__} needs {listed(missing)}, which the data lacks")
+        raise ConfigError(f"{path or cls.__name__}: {cls.__name__} is missing the fields {listed(missing)}")
 
 
 def _wrong(path: str, hint: Any, data: Any, expected: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Fields that hold classes or functions: written as names, found again without importing anything."""
+"""Fields that hold classes or functions. They are written as names, and found again without importing anything."""
 
 import sys
 import types
@@ -17,14 +17,14 @@ def write_class(hint: Any, value: Any) -> str:
     name = registered_name(value) or qualified_name(value)
     if _find_class(name) is not value:
         raise Mismatch(
-            "a class that its name leads to: define it at the top of its module, or name it with "
+            "a class that can be found by its name: define it at the top of its module, or name it with "
             "trackside.config.register"
         )
     return name
 
 
 def read_class(hint: Any, data: Any) -> type:
-    """The class that a name stands for."""
+    """The class of a name."""
     found = _find_class(data) if isinstance(data, str) else data
     if not isinstance(found, type):
         raise Mismatch(
@@ -45,7 +45,7 @@ def write_callable(hint: Any, value: Any) -> str:
 
 
 def read_callable(hint: Any, data: Any) -> Any:
-    """The registered function or class of a name; never one that was only imported."""
+    """The function or class registered under a name; never one that was only imported."""
     found = registered(data) if isinstance(data, str) else data
     if not callable(found):
         raise Mismatch(f"a name given to trackside.config.register (registered: {listed(registered_names())})")
@@ -70,7 +70,7 @@ def _find_class(name: str) -> Any:
 
 
 def _follow(module: Any, names: list[str]) -> Any:
-    # Through `__dict__` alone: getattr on a module may import, by its `__getattr__` or because it loads lazily.
+    # Only through `__dict__`: getattr on a module may import something, by its `__getattr__` or lazy loading.
     found = object.__getattribute__(module, "__dict__").get(names[0])
     for name in names[1:]:
         found = vars(found).get(name) if isinstance(found, type) else None

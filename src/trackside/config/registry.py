@@ -1,6 +1,6 @@
-"""The names by which data may refer to code: config classes by themselves, all else through `register`.
+"""The names by which data may refer to code: config classes by their own names, everything else through `register`.
 
-Data never causes an import. A name is looked up among what the program has defined or imported by the time it reads.
+Data never causes an import. A name is looked up among what the program has already defined or imported.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ def qualified_name(obj: Any) -> str:
 
 
 class Registered:
-    """Base whose subclasses can be found by their class name."""
+    """A base class whose subclasses can be found by name."""
 
     __slots__ = ()
 
@@ -27,8 +27,8 @@ class Registered:
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        # `dataclass(slots=True)` makes the class a second time and sets its qualname only afterwards, so which entry
-        # replaces which is not known here but in `find_configs`.
+        # `dataclass(slots=True)` creates the class a second time and sets its qualname only afterwards, so
+        # `find_configs` decides which entry replaces which.
         Registered._by_name.setdefault(cls.__name__, []).append(cls)
 
 
@@ -36,11 +36,11 @@ def find_configs(name: str, family: type) -> list[type]:
     """The config classes of this name that are `family` or derive from it.
 
     Args:
-        name: A class name, or `module.qualname` where the class name alone is ambiguous.
+        name: A class name, or `module.qualname` if the class name alone is ambiguous.
         family: The class that the field declares.
 
     Returns:
-        The classes that fit; of two with the same module and qualname only the one defined last.
+        The classes that fit. Of two with the same module and qualname, only the later one.
     """
     found: dict[str, type] = {}
     for cls in Registered._by_name.get(name.rpartition(".")[2], ()):
@@ -62,7 +62,7 @@ def config_names(family: type) -> list[str]:
 
 def config_name(cls: type, family: type) -> str | None:
     """The shortest name under which a field that declares `family` finds `cls` again, or None if there is none."""
-    # Data may be read where a base of the class is declared, so the name is to be unique among all its relatives.
+    # Data may be read where a base of the class is declared, so the name must be unique among all its relatives.
     root = [parent for parent in cls.__mro__ if issubclass(parent, Registered) and dataclasses.is_dataclass(parent)][-1]
     for relatives in (family if issubclass(root, family) else root, family):
         for name in (cls.__name__, qualified_name(cls)):
@@ -81,18 +81,18 @@ def register(name: str, obj: T) -> T: ...
 def register(name: str, obj: Any = None) -> Any:
     """Let configs hold a class or function under a name.
 
-    A field annotated `Callable` is read from registered names only; a class field accepts them beside the names of
-    imported classes. Works as a call, `register("relu", jax.nn.relu)`, and as a decorator, `@register("my_loss")`.
+    A field annotated `Callable` accepts only registered names; a class field also accepts the names of imported
+    classes. Works as a call, `register("relu", jax.nn.relu)`, and as a decorator, `@register("my_loss")`.
 
     Args:
         name: What configs write, e.g. in JSON.
-        obj: The class or function; left out where `register` decorates it.
+        obj: The class or function. Leave it out to use `register` as a decorator.
 
     Returns:
         `obj`, or the decorator.
 
     Raises:
-        ConfigError: If `name` already stands for something else.
+        ConfigError: If the name is taken by something else.
     """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"register: expected a name, got {shown(name)}; write @register('name') above a definition")
@@ -102,13 +102,13 @@ def register(name: str, obj: Any = None) -> Any:
         raise ConfigError(f"register({name!r}): expected a class or function, got {shown(obj)}")
     known = _NAMED.get(name, obj)
     if known is not obj and not _redefines(obj, known):
-        raise ConfigError(f"register({name!r}): the name stands for {shown(known)} already; choose another name")
+        raise ConfigError(f"register({name!r}): the name is already taken by {shown(known)}; choose another")
     _NAMED[name] = obj
     return obj
 
 
 def _redefines(new: Any, old: Any) -> bool:
-    # A notebook cell that runs again, or a reloaded module, defines the same thing anew.
+    # A notebook cell that runs again, or a reloaded module, defines the same thing again.
     qualname = getattr(new, "__qualname__", "<none>")
     if "<" in qualname or qualname != getattr(old, "__qualname__", None):
         return False
@@ -116,7 +116,7 @@ def _redefines(new: Any, old: Any) -> bool:
 
 
 def registered(name: str) -> Any:
-    """What `register` put under `name`, or None."""
+    """What is registered under `name`, or None."""
     return _NAMED.get(name)
 
 

@@ -1,4 +1,4 @@
-"""Fields that several types fit: which one a value is for, and how data says so where its form alone does not.
+"""Fields that allow several types: which one a value belongs to, and how data says so if its form does not tell.
 
 A tuple in a field annotated `list | tuple` or `Any` is written as `{"__as__": "tuple", "value": [...]}`.
 """
@@ -31,29 +31,29 @@ ANY_MEMBERS = (*_UNTYPED.values(), pathlib.Path, Registered)
 
 
 def tagged(hint: Any, encoded: Any) -> dict[str, Any]:
-    """JSON that says which of several annotations it was written for."""
+    """JSON with a tag that says which annotation it was written for."""
     return {_AS_KEY: describe(hint), _VALUE_KEY: encoded}
 
 
 def tag_of(data: Any, members: Sequence[Any]) -> Any:
-    """The one of `members` that tagged data was written for, or None where it is not tagged so."""
+    """The one of `members` that tagged data was written for, or None if it has no such tag."""
     if type(data) is not dict or data.keys() != {_AS_KEY, _VALUE_KEY}:
         return None
     return next((member for member in members if describe(member) == data[_AS_KEY]), None)
 
 
 def untagged(data: Mapping[str, Any]) -> Any:
-    """What is below the tag."""
+    """The data without its tag."""
     return data[_VALUE_KEY]
 
 
 def names_class(data: Any) -> bool:
-    """Whether data says of which config class it is."""
+    """Whether data names its config class."""
     return isinstance(data, Mapping) and CLASS_KEY in data
 
 
 def hint_of_value(value: Any) -> Any:
-    """The annotation by which a value in an `Any` field is written, or None where it cannot be."""
+    """The annotation to write a value of an `Any` field with, or None if it cannot be written."""
     if isinstance(value, Registered):
         return Registered
     if isinstance(value, pathlib.Path):
@@ -62,7 +62,7 @@ def hint_of_value(value: Any) -> Any:
 
 
 def hint_of_data(data: Any) -> Any:
-    """The annotation by which data in an `Any` field is read, or None where it is taken as it is."""
+    """The annotation to read data of an `Any` field with, or None if it is taken unchanged."""
     return Registered if names_class(data) else _UNTYPED.get(type(data))
 
 
@@ -76,7 +76,7 @@ _NEAREST = {**_SCALARS, Kind.NONE: type(None), Kind.LIST: list, Kind.TUPLE: tupl
 
 
 def by_likeness(members: Sequence[Any], value: Any) -> list[Any]:
-    """Members of a union in the order in which a value or data is tried: its own type first, constructors last."""
+    """The members of a union in the order in which to try them: the type of the value first, constructors last."""
     fitting = [member for member in members if value is None or kind_of(member) is not Kind.NONE]
     return sorted(fitting, key=lambda member: _distance(kind_of(member), value))
 

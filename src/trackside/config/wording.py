@@ -1,4 +1,4 @@
-"""How config errors speak: field paths, shortened values and suggestions."""
+"""Parts of config error messages: field paths, shortened values and suggestions."""
 
 import difflib
 import reprlib
@@ -11,7 +11,7 @@ _REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = 8
 
 
 def shown(value: Any) -> str:
-    """`repr(value)`, short enough for one line."""
+    """`repr(value)`, shortened to one line."""
     return _REPR.repr(value)
 
 
@@ -23,11 +23,14 @@ def join(path: str, key: Any) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in one line, or the word that there are none."""
+    """Names in one line, or "none"."""
     return ", ".join(names) or "none"
 
 
 def did_you_mean(name: Any, names: Iterable[str]) -> str:
-    """A sentence with the closest of `names`, with a leading space; empty where none is close."""
-    close = difflib.get_close_matches(str(name), list(names), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    """A sentence with the closest of `names`, with a leading space; empty if none is close. Case counts last."""
+    by_folded: dict[str, str] = {}
+    for known in names:
+        by_folded.setdefault(known.casefold(), known)
+    close = difflib.get_close_matches(str(name).casefold(), by_folded, n=1)
+    return f" Did you mean {by_folded[close[0]]!r}?" if close else ""

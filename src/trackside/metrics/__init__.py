@@ -2,23 +2,18 @@
 
 from trackside.metrics.host import HostMetrics, reset_metrics, to_host_metrics
 from trackside.metrics.layout import MetricLayout, MetricSpec
-from trackside.metrics.packed import MetricRecorder, Metrics
-from trackside.metrics.row import MetricTotals, RowReader
-from trackside.metrics.step import LOG_MODES, StepMetric, add_step_metrics, check_log_modes, split_log_modes
+from trackside.metrics.packed import Metrics
+from trackside.metrics.step import LOG_MODES, StepMetric, add_step_metrics, check_log_modes
 
 __all__ = [
     "LOG_MODES",
     "HostMetrics",
     "MetricLayout",
-    "MetricRecorder",
     "MetricSpec",
-    "MetricTotals",
     "Metrics",
-    "RowReader",
     "StepMetric",
     "add_step_metrics",
     "check_log_modes",
     "reset_metrics",
-    "split_log_modes",
     "to_host_metrics",
 ]

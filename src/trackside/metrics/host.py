@@ -1,4 +1,4 @@
-"""Packed metrics on the host: read, merged over log intervals, and turned into the numbers that are logged."""
+"""Packed metrics on the host: read, merged over log intervals, and converted to the numbers that are logged."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ _ARRAYS = ("last", "sum", "count", "max", "std_steps", "std_mean", "std_m2")
 
 
 class HostMetrics:
-    """Metrics on the host, in double precision: states that merge.
+    """Metrics on the host, in double precision. They can be merged.
 
     Args:
-        layout: Which metrics there are and where they lie in a packed vector.
+        layout: The metrics, and their places in a packed vector.
         vector: A packed vector to read; without one, the state before any step.
     """
 
@@ -40,7 +40,7 @@ class HostMetrics:
 
     @classmethod
     def of_intervals(cls, layout: MetricLayout, vectors: Sequence[np.ndarray]) -> "HostMetrics":
-        """The metrics of several intervals, in the order of their steps, merged at one go."""
+        """The merged metrics of several intervals, which are in the order of their steps."""
         metrics = cls(layout, np.stack(vectors))
         seen = metrics.count > 0
         newest = len(vectors) - 1 - np.argmax(seen[::-1], axis=0)
@@ -54,7 +54,7 @@ class HostMetrics:
         return metrics
 
     def merge(self, later: "HostMetrics") -> None:
-        """Take in the metrics of steps that came after these."""
+        """Add the metrics of later steps."""
         self.num_steps += later.num_steps
         seen = later.count > 0
         self.last = later.last if seen.all() else np.where(seen, later.last, self.last)
@@ -74,7 +74,7 @@ class HostMetrics:
         self.std_steps = total
 
     def compute(self) -> dict[str, float]:
-        """The numbers to log. A metric that had no items in any step is left out."""
+        """The numbers to log, without metrics that had no items in any step."""
         has_items = self.count > 0
         if has_items.all():
             return self._by_logged_name(self.sum / self.count)
@@ -121,11 +121,11 @@ class HostMetrics:
 
 
 def to_host_metrics(metrics: Metrics | Mapping[str, Any]) -> dict[str, float]:
-    """Metrics in any of their forms as the numbers to log. Waits for the device where they are still being computed.
+    """The numbers to log for metrics in any form. Waits for the device if they are still being computed.
 
     Args:
-        metrics: Accumulated metrics, or the metrics of one step as a loss function returns them. Numbers of a plain
-            dict keep their names; a dict with value and count is logged by its log modes, the mean if it has none.
+        metrics: Accumulated metrics, or the metrics of one step as a loss function returns them. Plain numbers keep
+            their names. A dict with value and count is logged by its log modes, or as the mean if it has none.
     """
     if isinstance(metrics, Metrics):
         return HostMetrics(metrics.layout, np.asarray(metrics.vector)).compute()
@@ -137,7 +137,7 @@ def to_host_metrics(metrics: Metrics | Mapping[str, Any]) -> dict[str, float]:
 
 
 def reset_metrics(metrics: Metrics | Mapping[str, Any]) -> Any:
-    """The same metrics before any step."""
+    """The same metrics in their state before any step."""
     if isinstance(metrics, Metrics):
         return metrics.reset()
     return {

@@ -1,6 +1,6 @@
-"""Where each metric lies in the packed vector.
+"""The place of each metric in the packed vector.
 
-The whole accumulator is one uint32 vector, so that a step has one metric argument and one metric result however many
+The whole accumulator is one uint32 vector. So a step has one metric argument and one metric result, however many
 metrics there are, and a log step copies one array to the host:
 
     non-finite flag | number of steps | last [M] | sum [2, M] | count [2, M] | max [X] | steps, mean, m2 [3, S]
@@ -23,11 +23,14 @@ NUM_HEADER_WORDS = 2
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """What is known of a metric before the step runs."""
+    """What is known about a metric before the step runs."""
 
     name: str
+    """The name that the loss function gives it."""
     log_modes: tuple[str, ...]
+    """How it is logged: some of `LOG_MODES`."""
     has_float_count: bool = False
+    """Whether its count is a float, such as a sum of weights."""
 
     def logged_name(self, mode: str) -> str:
         """The name under which a mode of this metric is logged."""
@@ -35,7 +38,7 @@ class MetricSpec:
 
 
 class Outputs(NamedTuple):
-    """What one log mode gives: the names under which it logs, and the metrics that they come from."""
+    """The results of one log mode: the names that it logs, and the metrics that they come from."""
 
     names: tuple[str, ...]
     indices: np.ndarray
@@ -43,13 +46,10 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True)
 class MetricLayout:
-    """The metrics of a step function, in the order of their names, and the slots of each.
-
-    Args:
-        specs: The metrics, sorted by name.
-    """
+    """The metrics of a step function, and the places of each in the packed vector."""
 
     specs: tuple[MetricSpec, ...]
+    """The metrics, sorted by name."""
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
@@ -58,7 +58,7 @@ class MetricLayout:
                 logged = spec.logged_name(mode)
                 if logged in seen:
                     raise MetricError(
-                        f"metric {spec.name!r} with mode {mode!r} would be logged as {logged!r}, and so would metric "
+                        f"metric {spec.name!r} with mode {mode!r} would be logged as {logged!r}, like metric "
                         f"{seen[logged]!r}; rename one of them"
                     )
                 seen[logged] = spec.name
@@ -70,7 +70,7 @@ class MetricLayout:
         log_modes: Mapping[str, tuple[str, ...]],
         default_log_modes: tuple[str, ...],
     ) -> "MetricLayout":
-        """The layout for these metrics of a step; those without log modes of their own get the default."""
+        """The layout for the metrics of a step. Metrics without log modes get the default."""
         return cls(
             tuple(
                 MetricSpec(name, log_modes.get(name, default_log_modes), metrics[name].has_float_count)
@@ -80,7 +80,7 @@ class MetricLayout:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """The metrics' names in order."""
+        """The names of the metrics, in order."""
         return tuple(spec.name for spec in self.specs)
 
     @functools.cached_property
@@ -100,7 +100,7 @@ class MetricLayout:
 
     @functools.cached_property
     def slices(self) -> dict[str, slice]:
-        """Where each part lies in the vector."""
+        """The place of each part in the vector."""
         num_all, num_max, num_std = len(self.specs), len(self.max_indices), len(self.std_indices)
         sizes = {
             "header": NUM_HEADER_WORDS,
@@ -137,7 +137,7 @@ class MetricLayout:
 
     @functools.cached_property
     def initial(self) -> np.ndarray:
-        """The vector before any step: zeros, and minus infinity where a maximum grows. Read-only."""
+        """The vector before any step: zeros, and minus infinity for each maximum. Read-only."""
         vector = np.zeros(self.num_words, np.uint32)
         vector[self.slices["max"]] = np.float32(-np.inf).view(np.uint32)
         vector.flags.writeable = False

@@ -1,7 +1,7 @@
 """Metrics accumulated on the device, in one vector.
 
-`Metrics` is what a step function takes and returns. It reads like the documented dict of metrics and holds a single
-array; `update` is plain arithmetic on it, so a step with a thousand metrics has one metric argument.
+A step function takes and returns `Metrics`. It can be read like the documented dict of metrics, but holds a single
+array. `update` is plain arithmetic on that array, so a step with a thousand metrics has one metric argument.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,8 +21,8 @@ class Metrics(Mapping[str, dict[str, jax.Array]]):
     """Accumulated metrics: a read-only mapping from a metric's name to its `value` (sum) and `count` so far.
 
     Args:
-        layout: Which metrics there are and where they lie.
-        vector: The packed accumulator; the layout's initial one if left out.
+        layout: The metrics, and their places in the vector.
+        vector: The packed accumulator; None for the layout's initial one.
     """
 
     def __init__(self, layout: MetricLayout, vector: Any = None):
@@ -39,8 +39,8 @@ class Metrics(Mapping[str, dict[str, jax.Array]]):
 
         Args:
             step_metrics: Metrics as a loss function returns them, or already split by `split_log_modes`.
-            log_modes: Log modes that were split off before. The layout has taken them in when it was made.
-            finite: Whether this step's loss and gradients are finite; once False, the accumulator keeps the mark.
+            log_modes: Log modes that were split off before. The layout already contains them.
+            finite: Whether the loss and gradients of this step are finite. The accumulator remembers a False.
 
         Returns:
             The new accumulator.
@@ -49,20 +49,20 @@ class Metrics(Mapping[str, dict[str, jax.Array]]):
         metrics, _ = split_log_modes(step_metrics)
         if metrics.keys() != set(self.layout.names):
             raise MetricError(
-                f"metrics changed between traces of the step: expected {sorted(self.layout.names)}, "
+                f"metrics: expected {sorted(self.layout.names)} as in the first trace of the step, "
                 f"got {sorted(metrics)}; return the same metrics in every step"
             )
         for spec in self.layout.specs:
             if metrics[spec.name].has_float_count != spec.has_float_count:
                 raise MetricError(
-                    f"count of metric {spec.name!r}: {'a float' if spec.has_float_count else 'an integer'} when the "
-                    "step was first traced, and now the other; give it the same type in every step"
+                    f"count of metric {spec.name!r}: expected {'a float' if spec.has_float_count else 'an integer'} as "
+                    "in the first trace of the step, got the other; use the same type in every step"
                 )
         return Metrics(self.layout, _updated(self.layout, jnp.asarray(self.vector), metrics, finite))
 
     @property
     def num_steps(self) -> jax.Array:
-        """How many steps have been added since the last reset."""
+        """The number of steps that were added since the last reset."""
         return jnp.asarray(self.vector)[1]
 
     def reset(self) -> "Metrics":
@@ -72,7 +72,7 @@ class Metrics(Mapping[str, dict[str, jax.Array]]):
     def __getitem__(self, name: str) -> dict[str, jax.Array]:
         index = self.layout.names.index(name) if name in self.layout.names else None
         if index is None:
-            raise KeyError(f"no metric {name!r}; there are {', '.join(self.layout.names)}")
+            raise KeyError(f"no metric {name!r}; available: {', '.join(self.layout.names)}")
         parts = _Parts(self.layout, jnp.asarray(self.vector))
         count = parts.count[:, index]
         if self.layout.specs[index].has_float_count:
@@ -104,11 +104,11 @@ class Metrics(Mapping[str, dict[str, jax.Array]]):
 
 
 class MetricRecorder:
-    """Stands in for `Metrics` while a step is traced for the first time, and learns the layout.
+    """Takes the place of `Metrics` while a step is traced for the first time, and records the layout.
 
     Args:
-        default_log_modes: Modes of the metrics that set none.
-        only_default: Whether the modes that metrics set are left aside, as in evaluation.
+        default_log_modes: The modes of metrics that set none.
+        only_default: Whether to ignore the modes that metrics set, as in evaluation.
     """
 
     def __init__(self, default_log_modes: tuple[str, ...], only_default: bool = False):
@@ -124,7 +124,7 @@ class MetricRecorder:
         log_modes: Mapping[str, tuple[str, ...]] | None = None,
         finite: jax.Array | bool = True,
     ) -> "MetricRecorder":
-        """Note which metrics the step has."""
+        """Record the metrics of the step."""
         del finite
         metrics, own_modes = split_log_modes(step_metrics)
         modes = {} if self.only_default else {**own_modes, **(log_modes or {})}
@@ -133,7 +133,7 @@ class MetricRecorder:
 
 
 class _Parts:
-    """The vector's parts as arrays of their own type."""
+    """The parts of the vector as arrays of the right type."""
 
     def __init__(self, layout: MetricLayout, vector: jax.Array):
         part = {name: vector[where] for name, where in layout.slices.items()}
@@ -157,7 +157,7 @@ def _updated(layout: MetricLayout, vector: jax.Array, metrics: dict[str, StepMet
     step_sum = tuple(jnp.stack([m.value[word] for m in ordered]) for word in (0, 1))
     step_count = tuple(jnp.stack([_as_words(m.num_items[word]) for m in ordered]) for word in (0, 1))
     size = jnp.stack([count_as_float(m.num_items) for m in ordered])
-    # A step in which a metric has no items says nothing about it: it must not turn into 0 / 0.
+    # A step without items of a metric says nothing about it, and must not cause 0 / 0.
     observed = size > 0
     ratio = (step_sum[0] + step_sum[1]) / jnp.where(observed, size, 1)
     parts = [
@@ -187,7 +187,7 @@ def _added_counts(layout: MetricLayout, old: tuple, step: tuple) -> tuple[jax.Ar
 
 
 def _welford(old: _Parts, value: jax.Array, observed: jax.Array) -> list[jax.Array]:
-    """Welford's update: E[x^2] - E[x]^2 loses all digits in float32 where the mean is large."""
+    """Welford's update: E[x^2] - E[x]^2 would lose all digits in float32 if the mean is large."""
     steps = old.std_steps + observed.astype(jnp.uint32)
     delta = value - old.std_mean
     mean = old.std_mean + delta / jnp.maximum(steps, 1).astype(jnp.float32)

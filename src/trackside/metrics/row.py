@@ -1,7 +1,7 @@
-"""Packed metrics as log rows, in the few microseconds that a small step leaves.
+"""Packed metrics as log rows, in a few microseconds, since small steps do not take much longer.
 
-A vector of a dozen metrics is read faster by Python's own numbers than by numpy, whose every call costs as much as the
-whole row. `HostMetrics` gives the same numbers and merges; this reads one vector, once.
+For a dozen metrics, Python's own numbers are faster than numpy, where every call costs as much as the whole row.
+`HostMetrics` gives the same numbers and can be merged; this reads one vector once.
 """
 
 import struct
@@ -16,7 +16,7 @@ _FOLD_EVERY = 256
 
 
 class _Slots(NamedTuple):
-    """Where a metric's sum and count lie, and what the count's first word is worth."""
+    """The places of a metric's sum and count, and the weight of the first word of the count."""
 
     sum_high: int
     sum_low: int
@@ -49,7 +49,7 @@ class RowReader:
         outputs = layout.outputs
 
         def chosen(mode: str, first_word: int | None = None) -> list[tuple]:
-            """Name and slots of each metric with a mode, and the word that holds what the mode adds up."""
+            """Name and slots of each metric with a mode, and the word that holds the value of the mode."""
             return [
                 (name, *slots[index], 0 if first_word is None else first_word + at_word)
                 for at_word, (name, index) in enumerate(zip(outputs[mode].names, outputs[mode].indices, strict=True))
@@ -64,7 +64,7 @@ class RowReader:
         self._num_std = len(outputs["std"].names)
 
     def __call__(self, vector: np.ndarray) -> dict[str, float]:
-        """The numbers to log. A metric that had no items is left out."""
+        """The numbers to log, without metrics that had no items."""
         words = self._unpack(vector.data)
         row: dict[str, float] = {}
         for name, sum_high, sum_low, count_high, count_low, high_worth in self._means:
@@ -92,11 +92,11 @@ def _format(layout: MetricLayout) -> str:
 
 
 class MetricTotals:
-    """Adds up packed vectors, such as those of an epoch's log intervals. Adding one costs next to nothing.
+    """Adds up packed vectors, such as those of an epoch's log intervals. Adding one is very cheap.
 
     Args:
         layout: The layout of the vectors.
-        metrics: What to begin with; nothing if left out.
+        metrics: What to start with; None for nothing.
     """
 
     def __init__(self, layout: MetricLayout, metrics: HostMetrics | None = None):
@@ -104,8 +104,8 @@ class MetricTotals:
         self._waiting: list[np.ndarray] = []
 
     def add(self, vector: np.ndarray) -> None:
-        """Take in the metrics of the steps that came next."""
-        self._waiting.append(vector.copy())  # or, on a CPU, it would keep the device's array alive
+        """Add the metrics of the next steps."""
+        self._waiting.append(vector.copy())  # otherwise, on a CPU, it would keep the device's array alive
         if len(self._waiting) >= _FOLD_EVERY:
             self._fold()
 
@@ -115,7 +115,7 @@ class MetricTotals:
 
     @property
     def metrics(self) -> HostMetrics:
-        """All that was added."""
+        """The sum of everything that was added."""
         if self._waiting:
             self._fold()
         return self._metrics

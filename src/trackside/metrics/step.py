@@ -1,8 +1,8 @@
-"""What one step says about itself: metrics as users write them, in the form that crosses jit.
+"""The metrics of one step: as users write them, and in the form that crosses jit.
 
 A step metric is a number, or `{"value": v, "count": n, "log_modes": [...]}` where `value` is a sum over `n` items.
-The log modes are strings, which cannot leave `grad`, `scan` or `jit`, so they are parted from the arrays right where
-the loss returns them. What remains is a `StepMetric`: a compensated sum and an exact count that can be added up over
+The log modes are strings, which cannot leave `grad`, `scan` or `jit`. So they are separated from the arrays as soon as
+the loss returns them. What remains is a `StepMetric`: a compensated sum and an exact count, which can be added up over
 microbatches.
 """
 
@@ -23,8 +23,8 @@ _UINT32_MAX = 2**32 - 1
 class StepMetric(NamedTuple):
     """A sum and a count, each in two words.
 
-    The value is a pair of float32 that add up to it. The number of items is a pair of uint32 limbs (high, low) where it
-    was given as an integer, so that it stays exact beyond 2^31, and a pair of float32 where it was given as a float.
+    The value is the sum of a pair of float32. The number of items is a pair of uint32 limbs (high, low) if it was given
+    as an integer, so that it stays exact beyond 2^31, and a pair of float32 if it was given as a float.
     """
 
     value: tuple[jax.Array, jax.Array]
@@ -37,9 +37,17 @@ class StepMetric(NamedTuple):
 
 
 def check_log_modes(modes: Any, where: str) -> tuple[str, ...]:
-    """The log modes as a tuple, or an error that names what is wrong with them."""
+    """The log modes as a tuple.
+
+    Args:
+        modes: What a user gave as log modes.
+        where: What the modes belong to, for the error.
+
+    Raises:
+        MetricError: If they are not a list of log modes.
+    """
     if isinstance(modes, str) or not isinstance(modes, Sequence):
-        raise MetricError(f"{where}: expected a list of log modes out of {', '.join(LOG_MODES)}, got {modes!r}")
+        raise MetricError(f"{where}: expected a list of the log modes {', '.join(LOG_MODES)}, got {modes!r}")
     for mode in modes:
         if mode not in LOG_MODES:
             raise MetricError(f"{where}: unknown log mode {mode!r}; the modes are {', '.join(LOG_MODES)}")
@@ -47,7 +55,7 @@ def check_log_modes(modes: Any, where: str) -> tuple[str, ...]:
 
 
 def split_log_modes(metrics: Any) -> tuple[dict[str, StepMetric], dict[str, tuple[str, ...]]]:
-    """Part the metrics of a step into arrays, which may cross jit, and log modes, which may not.
+    """Separate the metrics of a step into arrays, which can cross jit, and log modes, which cannot.
 
     Args:
         metrics: Step metrics as a loss function returns them.
@@ -63,7 +71,7 @@ def split_log_modes(metrics: Any) -> tuple[dict[str, StepMetric], dict[str, tupl
     arrays, modes = {}, {}
     for name, metric in metrics.items():
         if not isinstance(name, str):
-            raise MetricError(f"metrics: names are strings, got {name!r}")
+            raise MetricError(f"metrics: expected strings as names, got {name!r}")
         if isinstance(metric, StepMetric):
             arrays[name] = metric
             continue
@@ -88,14 +96,14 @@ def _parts(name: str, metric: Any) -> tuple[Any, Any, Any]:
 def _step_metric(name: str, value: Any, count: Any) -> StepMetric:
     total, num_items = _split_value(name, value), _split_count(name, count)
     if not _host_integer(count):
-        # A sum over no items is 0, also where the loss has made it 0 / 0.
+        # A sum over no items is 0, even if the loss computed 0 / 0.
         has_items = count_as_float(num_items) > 0
         total = jnp.where(has_items, total[0], 0), jnp.where(has_items, total[1], 0)
     return StepMetric(total, num_items)
 
 
 def _host_integer(value: Any) -> int | None:
-    """The number, if it is an integer on the host, where it may have more bits than an array on the device."""
+    """The number if it is an integer on the host, where it may have more bits than on the device; otherwise None."""
     if isinstance(value, np.ndarray) and value.shape == ():
         value = value[()]
     return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
@@ -127,7 +135,7 @@ def _split_value(name: str, value: Any) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(high), jnp.asarray(np.float32(integer - int(high)))
     array = _scalar(name, "value", value)
     if jnp.issubdtype(array.dtype, jnp.integer) and array.dtype.itemsize > 2:
-        # An int32 does not fit in one float32 beyond 2^24; its upper and lower bits do.
+        # An int32 beyond 2^24 does not fit into one float32, but its upper and lower bits do.
         low_bits = array & array.dtype.type(0xFFF)
         return (array - low_bits).astype(jnp.float32), low_bits.astype(jnp.float32)
     high = array.astype(jnp.float32)
@@ -147,14 +155,14 @@ def _split_count(name: str, count: Any) -> tuple[jax.Array, jax.Array]:
     if jnp.issubdtype(array.dtype, jnp.floating):
         high, low = _split_value(name, array)
         return high, low
-    if array.dtype.itemsize == 8:  # only where 64-bit types are enabled
+    if array.dtype.itemsize == 8:  # only if 64-bit types are enabled
         wide = array.astype(jnp.uint64)
         return (wide >> np.uint64(32)).astype(jnp.uint32), (wide & np.uint64(_UINT32_MAX)).astype(jnp.uint32)
     return jnp.zeros((), jnp.uint32), array.astype(jnp.uint32)
 
 
 def count_as_float(count: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """A count, however it is held, as float32 for use in a ratio."""
+    """A count in either form as float32, for use in a ratio."""
     high, low = count
     if jnp.issubdtype(high.dtype, jnp.floating):
         return high + low
@@ -162,28 +170,28 @@ def count_as_float(count: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 def add_sums(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Add two compensated sums; the error of the rounded sum goes to the second word.
+    """Add two compensated sums. The second word holds the rounding error.
 
-    What the second word has gathered is carried over to the first, so that it stays small and loses nothing itself.
+    The second word is carried over into the first, so that it stays small and loses nothing itself.
     """
     total = a[0] + b[0]
     virtual = total - a[0]
     rest = a[1] + b[1] + ((a[0] - (total - virtual)) + (b[0] - virtual))
     carried = total + rest
-    # An infinite sum has no error; inf - inf would make it NaN.
+    # An infinite sum has no rounding error, and inf - inf would be NaN.
     is_finite = jnp.isfinite(total)
     return jnp.where(is_finite, carried, total), jnp.where(is_finite, rest - (carried - total), 0)
 
 
 def add_limbs(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Add two counts held as uint32 limbs, with the carry."""
+    """Add two counts in uint32 limbs, with the carry."""
     low = a[1] + b[1]
     carry = (low < a[1]).astype(jnp.uint32)
     return a[0] + b[0] + carry, low
 
 
 def add_step_metrics(a: dict[str, StepMetric], b: dict[str, StepMetric]) -> dict[str, StepMetric]:
-    """Add up the metrics of two microbatches: values with values, counts with counts."""
+    """Add the metrics of two microbatches: values to values, counts to counts."""
     return {
         name: StepMetric(
             add_sums(a[name].value, b[name].value),

@@ -7,13 +7,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trackside.profiling.errors import CaptureError
+    from trackside.profiling.ledger import Ledger, LedgerTotals
     from trackside.profiling.profiled_loader import profile_data_loader
     from trackside.profiling.profiled_step import profile_jax_loss_fn, profile_make_step
+    from trackside.profiling.sentinel import RecompileError, RecompileSentinel
     from trackside.profiling.timers import TrainingProfiler, get_profiler, log_profiling_metrics
     from trackside.profiling.wrappers import profile_operation
 
 # Each public name -> the module that defines it.
 _EXPORTS = {
+    "CaptureError": "errors",
+    "Ledger": "ledger",
+    "LedgerTotals": "ledger",
+    "RecompileError": "sentinel",
+    "RecompileSentinel": "sentinel",
     "TrainingProfiler": "timers",
     "get_profiler": "timers",
     "log_profiling_metrics": "timers",
@@ -24,6 +32,11 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "CaptureError",
+    "Ledger",
+    "LedgerTotals",
+    "RecompileError",
+    "RecompileSentinel",
     "TrainingProfiler",
     "get_profiler",
     "log_profiling_metrics",

@@ -8,6 +8,7 @@ from trackside.trainer.optimizer import OptimizerConfig, register_optimizer
 from trackside.trainer.sharding import ParallelConfig
 from trackside.trainer.train_state import TrainState
 from trackside.trainer.trainer import LOGGER, TrainerModule
+from trackside.trainer.workers import exit_with_parent
 
 __all__ = [
     "LOGGER",
@@ -20,6 +21,7 @@ __all__ = [
     "TrainState",
     "TrainerConfig",
     "TrainerModule",
+    "exit_with_parent",
     "register_optimizer",
     "register_schedule",
 ]

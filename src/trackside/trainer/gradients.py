@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from trackside.errors import DataError, MetricError
-from trackside.metrics import StepMetric, add_step_metrics, split_log_modes
-from trackside.metrics.step import count_as_float
+from trackside.metrics import StepMetric, add_step_metrics
+from trackside.metrics.step import count_as_float, split_log_modes
 from trackside.trainer.batch import batch_size
 
 

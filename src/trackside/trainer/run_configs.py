@@ -5,7 +5,7 @@ import logging
 import pathlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from trackside.callbacks import Callback
 from trackside.config import ConfigDict
@@ -21,6 +21,8 @@ from trackside.trainer.models import ModelConfig
 from trackside.trainer.optimizer import OptimizerConfig
 
 LOGGER = logging.getLogger(__name__)
+
+Config = TypeVar("Config", bound=ConfigDict)
 
 _NAMES = ("trainer", "model", "optimizer")
 _MAX_CHANGES = 20
@@ -56,10 +58,10 @@ class RunConfigs:
                     f"checkpoint {root}: the {name} config was not saved, since it could not be written; build the "
                     "trainer yourself and use load_pretrained_model"
                 )
-        trainer = ConfigDict.from_dict(TrainerConfig, saved["trainer"])
+        trainer = _read_saved(TrainerConfig, saved["trainer"])
         trainer.logger = _logger_where_it_is(trainer.logger, root)
-        model = ConfigDict.from_dict(ModelConfig, saved["model"])
-        return cls(trainer, model, ConfigDict.from_dict(OptimizerConfig, saved["optimizer"])), store, step
+        model = _read_saved(ModelConfig, saved["model"])
+        return cls(trainer, model, _read_saved(OptimizerConfig, saved["optimizer"])), store, step
 
     def to_plain(self) -> dict[str, Any]:
         """As plain values without secrets. One that cannot be written is left out, with a warning."""
@@ -97,6 +99,11 @@ class RunConfigs:
         callbacks = [one.config if isinstance(one, Callback) else one for one in self.trainer.callbacks]
         trainer = dataclasses.replace(self.trainer, callbacks=callbacks)
         return {"trainer": trainer, "model": self.model, "optimizer": self.optimizer}
+
+
+def _read_saved(config_class: type[Config], data: Any) -> Config:
+    """A config from a checkpoint. The version that saved it may have had other fields, which cause a warning only."""
+    return ConfigDict.from_dict(config_class, data, strict_classname_parsing=False, ignore_extensive_attributes=True)
 
 
 def _flat(plain: Any, path: str = "") -> Iterator[tuple[str, Any]]:

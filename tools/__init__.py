@@ -1,0 +1,1 @@
+"""Programs for working on trackside. They are not part of the package."""
