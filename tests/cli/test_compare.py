@@ -92,4 +92,4 @@ def test_page_beside_json_is_not_told_of(trained_run: Path, tmp_path: Path, caps
 def test_page_that_cannot_be_written_exits_with_2(trained_run: Path, capsys: pytest.CaptureFixture) -> None:
     """A folder in place of the file is an error in one line, not a regression."""
     assert cli.run(["compare", str(trained_run), str(trained_run), "--html", str(trained_run)]) == 2
-    assert "give another file" in capsys.readouterr().err
+    assert "choose another file" in capsys.readouterr().err

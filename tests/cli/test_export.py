@@ -75,8 +75,8 @@ def test_parquet_without_its_package_names_the_extra(
     ("arguments", "said"),
     [
         ([], "nothing to export"),
-        (["--metrics", "metrics.xlsx"], ".csv or .parquet"),
-        (["--metrics", "metrics.csv", "--mode", "tarin"], "there are"),
+        (["--metrics", "metrics.xlsx"], "*.csv or *.parquet"),
+        (["--metrics", "metrics.csv", "--mode", "tarin"], "its modes are"),
     ],
 )
 def test_mistakes_are_named(

@@ -19,7 +19,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:
     out = capsys.readouterr().out
     for name in COMMANDS:
         assert f"\n  {name} " in out
-    assert "Exit codes: 0 fine, 1 a regression (compare), 2 an error, 130 Ctrl-C." in out
+    assert "Exit codes: 0 success, 1 regression (compare), 2 error, 130 Ctrl-C." in out
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -71,7 +71,7 @@ def test_version(capsys: pytest.CaptureFixture) -> None:
     [
         ("reprot", "did you mean `trackside report`?"),
         ("comapre", "did you mean `trackside compare`?"),
-        ("xyzzy", "there are demo, report, watch"),
+        ("xyzzy", "the commands are demo, report, watch"),
     ],
 )
 def test_unknown_command_proposes_the_nearest(wrong: str, said: str, capsys: pytest.CaptureFixture) -> None:

@@ -35,7 +35,7 @@ def test_progress_and_time_left(going_on: Path) -> None:
     """With a goal, the picture tells how far the run is and when it will be done at its speed."""
     picture = render_picture(open_run(going_on), now=1203.0, width=80).plain
     assert "step 200 of 1,000, epoch 1  20 %" in picture
-    assert "10 steps per second, 3 min 23 s since it began, about 1 min 20 s left" in picture
+    assert "10 steps per second, 3 min 23 s since it started, about 1 min 20 s left" in picture
     assert "last row 3.0 s ago" in picture
     assert "(highest 0.5)" in picture
 
@@ -75,7 +75,7 @@ def test_run_without_rows_has_a_picture(tmp_path: Path) -> None:
         picture = render_picture(run, now=1001.0, width=80).plain
     assert "running" in picture
     assert "step 0" in picture
-    assert "the first row comes after about a second of steps" in picture
+    assert "shown after about a second of steps" in picture
 
 
 def test_run_that_begins_anew_has_a_picture(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ def export(
     mode: OptionalText = None,
     captures: OptionalDirectory = None,
 ) -> None:
-    """Write a run's metrics as a table, and its captures for Perfetto.
+    """Export the metrics of a run as a table, and its captures for Perfetto.
 
-    The table has the columns mode, step, epoch and t (seconds since 1970), and one for each metric; a cell is empty
-    where a row has no such metric. Captures open at https://ui.perfetto.dev, which reads them in the browser.
+    The table has the columns mode, step, epoch and t (seconds since 1970), and one column per metric; a cell is empty
+    if a row does not have the metric. Open captures at https://ui.perfetto.dev, which reads them in the browser.
 
     Examples:
       trackside export runs/demo --metrics demo.csv
@@ -23,14 +23,14 @@ def export(
 
     Args:
         run: The run's directory.
-        metrics: Write the metrics to this file, *.csv or *.parquet (which needs the extra parquet).
-        mode: Only the metrics of this mode: train, val, time, ...; all of them if left out.
-        captures: Write the captures into this directory, one *.trace.json.gz for each session and host.
+        metrics: Write the metrics to this file, *.csv or *.parquet (Parquet needs the extra `parquet`).
+        mode: Export only the metrics of this mode: train, val, time, ... (default: all).
+        captures: Write the captures to this directory, one *.trace.json.gz per session and host.
     """
     from trackside.runs import open_run
 
     if metrics is None and captures is None:
-        raise ConfigError("nothing to export: give --metrics FILE.csv, --metrics FILE.parquet or --captures DIR")
+        raise ConfigError("nothing to export; pass --metrics FILE.csv, --metrics FILE.parquet or --captures DIR")
     opened = open_run(run)
     console = open_console()
     if metrics is not None:

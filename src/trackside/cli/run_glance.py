@@ -1,7 +1,7 @@
-"""A run at a glance, for lists of many: from few rows of its event file, found without decoding the others.
+"""A run at a glance, for lists of many runs: from a few rows of its event file, found without decoding the others.
 
 Rows begin with their kind, so that the last status, the validations and the last steps are found by searching bytes. Of
-a file that is larger than `MAX_SCANNED_BYTES` only the beginning and the end are looked at.
+a file larger than `MAX_SCANNED_BYTES`, only the beginning and the end are read.
 """
 
 import statistics
@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from trackside.report.best_metric import BestMetric, Monitored, best_of, choose_metric
+from trackside.report.run_status import RunStatus, judge_status
 from trackside.runs.event_file import process_index_of
 from trackside.runs.liveness import is_held
 from trackside.runs.status import status_of
@@ -22,7 +23,7 @@ MAX_SCANNED_BYTES = 64 << 20
 _END_BYTES = 8 << 20
 _NUM_TIMED_ROWS = 50
 _MAX_ROWS = 2000
-"""Rows of a metric that are decoded at most, the last ones."""
+"""At most this many rows of a metric are decoded: the last ones."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,15 @@ class Glance:
 
     path: Path
     status: str
+    stop_reason: str | None
+    """Why a callback ended the training before its goal."""
     step: int
     epoch: int
     steps_per_second: float | None
-    """Of its last steps; None where none was timed."""
+    """Over its last steps; None if none was timed."""
     best: BestMetric | None
     is_best_of_all: bool
-    """Whether all rows of that metric were looked at."""
+    """Whether all rows of that metric were read."""
     started_at: float
     ended_at: float
 
@@ -53,7 +56,7 @@ def glance_at(path: Path) -> Glance | None:
         path: The run's directory.
 
     Returns:
-        What there is to see; None where no event file can be read.
+        The glance; None if no event file can be read.
     """
     file = min((entry for entry in path.iterdir() if process_index_of(entry) is not None), default=None)
     if file is None:
@@ -63,14 +66,17 @@ def glance_at(path: Path) -> Glance | None:
     except OSError:
         return None
     head, tail = rows.first(), next(rows.backward(), {})
-    # The last one, as the reader of the whole file has it: a leg may go on from a step before the highest.
+    # The last one, as the full reader has it: a leg may resume from a step before the highest.
     reports = rows.backward("metrics", "leg", "leg_end", "status")
     last = next((row for row in reports if row.get("step") is not None), {})
     best, is_best_of_all = _best(rows)
+    step = int(last.get("step") or 0)
+    status = _status(rows, is_held(path), step)
     return Glance(
         path,
-        status_of(rows.of_kinds("format", "leg", "status"), is_held(path)),
-        int(last.get("step") or 0),
+        status.word,
+        status.stop_reason,
+        step,
         int(last.get("epoch") or 0),
         _speed(rows),
         best,
@@ -78,6 +84,15 @@ def glance_at(path: Path) -> Glance | None:
         float(head.get("t") or changed_at),
         float(tail.get("t") or changed_at),
     )
+
+
+def _status(rows: "_Rows", is_held: bool, step: int) -> RunStatus:
+    history = rows.of_kinds("format", "leg", "status", "stop")
+    legs = [row for row in history if row["kind"] == "leg"]
+    goal = legs[-1].get("goal") if legs else None
+    word = status_of((row for row in history if row["kind"] != "stop"), is_held)
+    stops = (row for row in history if row["kind"] in ("leg", "stop"))
+    return judge_status(word, stops, step, goal if isinstance(goal, int) else None)
 
 
 class _Rows:
@@ -94,7 +109,7 @@ class _Rows:
             if size > MAX_SCANNED_BYTES:
                 head = file.read(_END_BYTES)
                 file.seek(size - _END_BYTES)
-                # Lines cut in two are no rows, and are passed over as any damaged line.
+                # A line cut in two is skipped like any damaged line.
                 return cls(b"\n" + head + b"\n" + file.read(), is_whole=False)
             return cls(b"\n" + file.read(), is_whole=True)
 
@@ -134,7 +149,7 @@ class _Rows:
             at = self._data.rfind(sought, 0, max(start, 0))
 
     def _decode(self, at: int) -> dict[str, Any]:
-        """The row that begins after a line end; empty if it is none, as a torn one."""
+        """The row that begins after a line end; empty if the line is damaged."""
         if at < 0:
             return {}
         end = self._data.find(b"\n", at + 1)

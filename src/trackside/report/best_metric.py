@@ -1,11 +1,11 @@
-"""Which metric of a run tells how good it got, and its best value.
+"""The metric by which a run is judged, and its best value.
 
-A checkpoint or early stopping that monitors a metric says which. Without one it is the validation loss, then whatever
-else was validated, then the training loss.
+It is what a checkpoint or early stopping monitors; without one the validation loss, then any other validated metric,
+then the training loss.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -39,13 +39,9 @@ class BestMetric:
     label: str
     value: float
     step: int
-    last: float
-    """The last value, for comparison."""
+    last: float | None
+    """The last value, for comparison; None where it was not finite."""
     direction: Direction
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return asdict(self)
 
 
 def best_metric(run: Run) -> BestMetric | None:
@@ -92,8 +88,14 @@ def best_of(monitored: Monitored, steps: np.ndarray, values: np.ndarray) -> Best
     if not len(finite):
         return None
     chosen = finite[np.argmin(values[finite]) if monitored.direction == "min" else np.argmax(values[finite])]
-    known = values[~np.isnan(values)]
-    return BestMetric(monitored.label, float(values[chosen]), int(steps[chosen]), float(known[-1]), monitored.direction)
+    last = float(values[~np.isnan(values)][-1])
+    return BestMetric(
+        monitored.label,
+        float(values[chosen]),
+        int(steps[chosen]),
+        last if np.isfinite(last) else None,
+        monitored.direction,
+    )
 
 
 def _monitors(config: Mapping[str, Any]) -> Iterator[tuple[str, Direction]]:

@@ -1,7 +1,7 @@
 """What a run compiled: how long it took, and each recompile with the argument that caused it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from trackside.findings.compile_rules import compile_time_s
@@ -47,10 +47,6 @@ class CompileSummary:
     """By function, the longest first."""
     recompiles: list[Recompile]
     """In order; the last ones, where there are many."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return asdict(self)
 
 
 def summarise_compiles(rows: Iterable[Mapping[str, Any]]) -> CompileSummary:

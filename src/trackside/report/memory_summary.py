@@ -1,7 +1,7 @@
 """What filled the memory of a run, from the samples of a memory profiler."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 _NOT_BYTES = ("num_arrays",)
@@ -31,10 +31,6 @@ class MemorySummary:
     """The step of that sample."""
     leaks: list[dict[str, Any]]
     """What grew all the time: `name`, `bytes_per_step`, `since_step`; the last row for each name."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return asdict(self)
 
 
 def summarise_memory(rows: Sequence[Mapping[str, Any]], leaks: Sequence[Mapping[str, Any]]) -> MemorySummary | None:

@@ -16,11 +16,13 @@ from trackside.profiling.ledger import CALLBACK, PARTS
 from trackside.report.html.markup import Html, element
 
 MAX_POINTS = 1600
-"""Of one line; a screen has about as many columns."""
+"""Points per line; a screen has about that many columns."""
 
 _MAX_LABEL = 80
 _MAX_MARKED = 100
-"""Points of a line that are marked one by one; more would run into each other."""
+"""Up to this many points of a line are marked; more would overlap."""
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -49,12 +51,12 @@ class Chart:
 
     id: str
     description: str
-    """What it shows, for those who cannot see it."""
+    """What it shows, for screen readers."""
     traces: list[dict[str, Any]]
     layout: dict[str, Any] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     follows_steps: bool = False
-    """Whether its x axis are the steps of the run, so that it zooms together with the others of that kind."""
+    """Whether its x axis is the steps of the run, so that it zooms together with the other such charts."""
     size: str = "medium"
     """`bar`, `small`, `medium` or `large`."""
     has_legend: bool = True
@@ -153,5 +155,19 @@ def part_class(part: str) -> str:
 
 
 def series_colour(index: int) -> str:
-    """The colour of one of several things that have none of their own."""
+    """The colour of one of several things that have no colour assigned."""
     return f"--series-{index % 8}"
+
+
+def time_unit(typical_s: float) -> tuple[float, str]:
+    """The unit of an axis, as its size in seconds and its name, in which a typical time has few digits."""
+    return _unit(typical_s, _TIME_UNITS)
+
+
+def byte_unit(largest: float) -> tuple[float, str]:
+    """The unit of an axis, as its size in bytes and its name, for values up to the largest."""
+    return _unit(largest, _BYTE_UNITS)
+
+
+def _unit(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    return next(((size, name) for size, name in units if value >= size), units[-1])
