@@ -85,5 +85,9 @@ def test_bars_stay_in_their_place(share: float, width: str) -> None:
 
 
 def test_parts_have_one_colour_each() -> None:
-    """Callbacks share one, and a part of a newer version is among the others."""
-    assert [part_class(part) for part in ("data_wait", "callback/<x>", "new")] == ["data-wait", "callbacks", "other"]
+    """Each callback of the library has its own, and a part of a newer version is among the others."""
+    assert [part_class(part) for part in ("data_wait", "callbacks", "new")] == [
+        *("part-data-wait", "part-callbacks", "part-other")
+    ]
+    assert part_class("callback/JaxProfiler") != part_class("callback/MemoryProfiler")
+    assert part_class("callback/<x>") in {f"callback-{number}" for number in range(8)}

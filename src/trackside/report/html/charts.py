@@ -6,6 +6,7 @@ a template, where `%{...}` has a meaning.
 """
 
 import html
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,16 @@ _MAX_MARKED = 100
 """Up to this many points of a line are marked; more would overlap."""
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_LIBRARY_CALLBACKS = (
+    "JaxProfiler",
+    "MemoryProfiler",
+    "ModelCheckpoint",
+    "EarlyStopping",
+    "LearningRateMonitor",
+    "EMA",
+    "ProgressBarCallback",
+    "JAXProfiler",
+)
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -126,6 +137,16 @@ def line(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more:
     }
 
 
+def as_interval_means(trace: dict[str, Any]) -> dict[str, Any]:
+    """A line or area whose points are means over intervals, drawn as levels.
+
+    Args:
+        trace: The trace. The x of each point is the end of its interval, which begins at the point before; the first
+            point only marks where the first interval begins.
+    """
+    return {**trace, "line": {**trace["line"], "shape": "vh"}}
+
+
 def area(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more: Any) -> dict[str, Any]:
     """One of several areas that are stacked."""
     return {
@@ -144,14 +165,23 @@ def area(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more:
 
 def part_colour(part: str) -> str:
     """The colour of a part of the ledger, the same wherever it is shown."""
-    return f"--part-{part_class(part)}"
+    return f"--{part_class(part)}"
 
 
 def part_class(part: str) -> str:
-    """A part of the ledger as a name in the style sheet; callbacks share one."""
-    if part.startswith(CALLBACK) or part == "callbacks":
-        return "callbacks"
-    return part.replace("_", "-") if part in PARTS else "other"
+    """A part of the ledger as a name in the style sheet: of its colour, and of the class of a bar."""
+    if part.startswith(CALLBACK):
+        return f"callback-{_callback_number(part.removeprefix(CALLBACK))}"
+    if part == "callbacks":
+        return "part-callbacks"
+    return f"part-{part.replace('_', '-')}" if part in PARTS else "part-other"
+
+
+def _callback_number(name: str) -> int:
+    """Callbacks of the library have different colours; the others one that depends on their name alone."""
+    if name in _LIBRARY_CALLBACKS:
+        return _LIBRARY_CALLBACKS.index(name)
+    return zlib.crc32(name.encode("utf-8", "replace")) % len(_LIBRARY_CALLBACKS)
 
 
 def series_colour(index: int) -> str:

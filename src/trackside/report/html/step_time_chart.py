@@ -6,7 +6,7 @@ import numpy as np
 
 from trackside.report.downsample import spike_indices
 from trackside.report.html import event_lanes
-from trackside.report.html.charts import MAX_POINTS, Chart, View, line, numbers, time_unit
+from trackside.report.html.charts import MAX_POINTS, Chart, View, as_interval_means, line, numbers, time_unit
 from trackside.report.html.markup import code, missing
 from trackside.report.html.section import Section, panel
 from trackside.report.run_summary import RunSummary
@@ -111,10 +111,11 @@ def _time_traces(times: StepTimes, size: float, unit: str) -> list[dict[str, Any
         ),
     ]
     hover = f"step %{{x}}: %{{y:.4g}} {unit}"
-    steps, values = _with_breaks(times.step[times.clean], scaled[times.clean], float(np.median(times.num_steps)))
+    steps, values = _levels(times, scaled)
     kept = spike_indices(values, MAX_POINTS)
     hint = hover + "<extra></extra>"
-    traces = [line(steps[kept], values[kept], "undisturbed", "--accent", hovertemplate=hint)]
+    undisturbed = line(steps[kept], values[kept], "undisturbed", "--accent", hovertemplate=hint)
+    traces = [as_interval_means({**undisturbed, "mode": "lines"})]
     for name, mask, colour in kinds:
         indices = np.flatnonzero(mask)
         indices = indices[spike_indices(scaled[indices], _MAX_MARKERS)]
@@ -133,10 +134,20 @@ def _time_traces(times: StepTimes, size: float, unit: str) -> list[dict[str, Any
     return traces if times.clean.any() else traces[1:]
 
 
-def _with_breaks(steps: np.ndarray, values: np.ndarray, interval: float) -> tuple[np.ndarray, np.ndarray]:
-    """The line with a gap where no undisturbed step was timed for long: a line across would be invented."""
-    breaks = np.flatnonzero(np.diff(steps) > _MAX_BRIDGED * interval) + 1
-    return np.insert(steps, breaks, steps[breaks] - 1), np.insert(values, breaks, np.nan)
+def _levels(times: StepTimes, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The line through the clean intervals, with a gap where there was none for long: a line across would be invented.
+
+    A level begins where its own interval begins, or at the end of the level before it if that is near.
+    """
+    ends, values, num_steps = times.step[times.clean], scaled[times.clean], times.num_steps[times.clean]
+    if not len(ends):
+        return ends, values
+    breaks = np.flatnonzero(np.diff(ends) > _MAX_BRIDGED * np.median(times.num_steps)) + 1
+    begins = np.insert(breaks, 0, 0)
+    steps = np.insert(ends, np.append(begins, breaks), np.append((ends - num_steps)[begins], ends[breaks - 1]))
+    levels = np.insert(values, np.append(begins, breaks), np.append(values[begins], np.full(len(breaks), np.nan)))
+    order = np.argsort(steps, kind="stable")
+    return steps[order], levels[order]
 
 
 def _lane_trace(title: str, marks: list[event_lanes.Mark], row: int) -> dict[str, Any]:
