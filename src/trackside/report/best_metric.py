@@ -42,6 +42,10 @@ class BestMetric:
     last: float | None
     """The last value, for comparison; None where it was not finite."""
     direction: Direction
+    mode: str
+    """The mode in which it was logged, such as `val`."""
+    name: str
+    """The name of its column, such as `loss`."""
 
 
 def best_metric(run: Run) -> BestMetric | None:
@@ -72,7 +76,7 @@ def choose_metric(config: Mapping[str, Any], names_by_mode: Mapping[str, list[st
     for mode in ("val", "train"):
         names = [name for name in names_by_mode.get(mode, []) if _is_result(name)]
         for name in (*(loss for loss in ("loss", "loss_mean") if loss in names), *names):
-            return Monitored(mode, name, _direction(name))
+            return Monitored(mode, name, direction_of(name))
     return None
 
 
@@ -95,6 +99,8 @@ def best_of(monitored: Monitored, steps: np.ndarray, values: np.ndarray) -> Best
         int(steps[chosen]),
         last if np.isfinite(last) else None,
         monitored.direction,
+        monitored.mode,
+        monitored.name,
     )
 
 
@@ -117,6 +123,7 @@ def _is_result(name: str) -> bool:
     return name.removesuffix("_mean") not in _NOT_RESULTS and not name.startswith(("grad_norm", "param_norm"))
 
 
-def _direction(name: str) -> Direction:
+def direction_of(name: str) -> Direction:
+    """Whether lower or higher is better, judging by the name of a metric."""
     words = name.lower().replace("/", "_").split("_")
     return "max" if any(word.startswith(_HIGHER_IS_BETTER) for word in words) else "min"

@@ -58,7 +58,7 @@ def hostile(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_each_section_is_there(shown: Opened) -> None:
     """A run that measured everything has every section, and none says that something is missing."""
     ids = shown.page.eval_on_selector_all("main section", "sections => sections.map((section) => section.id)")
-    expected = ["verdicts", "step-time", "time", "device", "profile", "memory", "metrics", "compiles", "processes"]
+    expected = ["verdicts", "metrics", "step-time", "time", "device", "profile", "memory", "compiles", "processes"]
     assert ids == [*expected, "configs"]
     assert shown.page.locator("section:not(#processes) .missing").all_text_contents() == []
 
@@ -159,6 +159,24 @@ def test_views_change_the_chart(shown: Opened) -> None:
     shown.draw("metric-0")
     shown.page.locator("#metrics .toolbar button", has_text="Logarithmic").click()
     shown.page.wait_for_function("document.getElementById('metric-0')._fullLayout.yaxis.type === 'log'")
+
+
+def test_losses_over_time_and_smoothed(shown: Opened) -> None:
+    """The buttons of the metrics switch the axis to time, and lay a smoothed curve over the logged one."""
+    shown.draw("metric-0")
+    toolbar = shown.page.locator("#metrics .toolbar")
+    toolbar.locator("button", has_text="Time").click()
+    shown.page.wait_for_function(
+        "document.getElementById('metric-0')._fullLayout.xaxis.title.text.endsWith('since the start')"
+    )
+    before = shown.page.evaluate("document.getElementById('metric-0').data.length")
+    toolbar.locator("button", has_text="Smoothed").click()
+    shown.page.wait_for_function(f"document.getElementById('metric-0').data.length > {before}")
+    toolbar.locator("button", has_text="Steps").click()
+    toolbar.locator("button", has_text="As logged").click()
+    shown.page.wait_for_function(f"document.getElementById('metric-0').data.length === {before}")
+    assert shown.layout("metric-0", "xaxis.title.text") == "step"
+    assert shown.complaints == []
 
 
 def test_legend_takes_curves_away(shown: Opened) -> None:

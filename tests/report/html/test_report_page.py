@@ -94,9 +94,9 @@ def write_metric_rows(folder: Path, values: dict[str, np.ndarray]) -> Path:
 
 
 def test_sections_come_in_order(page: Page) -> None:
-    """Verdicts come first, configuration last."""
+    """Findings come first, then the losses; configuration is last."""
     assert page.sections == [
-        *("verdicts", "step-time", "time", "device", "profile", "memory", "metrics", "compiles", "processes"),
+        *("verdicts", "metrics", "step-time", "time", "device", "profile", "memory", "compiles", "processes"),
         *("timers", "configs"),
     ]
 
@@ -212,7 +212,7 @@ def test_train_and_validation_share_a_chart(tmp_path: Path) -> None:
     events.close()
     charts = Page(render_html(open_run(tmp_path))).charts()
     names = [[trace["name"] for trace in charts[f"metric-{index}"]["traces"]] for index in range(3)]
-    assert names == [["train", "train max", "val"], ["train"], ["val"]]
+    assert names == [["train", "train max", "val", "best val"], ["train"], ["val", "best val"]]
 
 
 def test_long_run_makes_a_small_page_with_its_spike(tmp_path: Path) -> None:

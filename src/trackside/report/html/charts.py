@@ -7,7 +7,7 @@ a template, where `%{...}` has a meaning.
 
 import html
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,12 @@ class Chart:
     """`bar`, `small`, `medium` or `large`."""
     has_legend: bool = True
     """Whether its traces are named above it."""
+    elapsed: list[list[float | int | None]] = field(default_factory=list)
+    """For each trace, its x values as time since the start, for a switch of the axis; empty without one."""
+    elapsed_title: str = ""
+    """The title of the axis then."""
+    smoothable: list[int] = field(default_factory=list)
+    """Which traces the page may smooth."""
 
     def place(self) -> Html:
         """Where the page draws it."""
@@ -91,6 +97,8 @@ class Chart:
             "views": [{"layout": view.layout, "traces": view.traces} for view in self.views],
             "followsSteps": self.follows_steps,
             "legend": self._legend() if self.has_legend else [],
+            **({"elapsed": self.elapsed, "elapsedTitle": self.elapsed_title} if self.elapsed else {}),
+            **({"smoothable": self.smoothable} if self.smoothable else {}),
         }
 
     def _legend(self) -> list[dict[str, str]]:
@@ -105,6 +113,28 @@ def view_buttons(chart_ids: Iterable[str], titles: Sequence[str]) -> Html:
     buttons = [
         element("button", title, type="button", data_view=index, aria_pressed="false" if index else "true")
         for index, title in enumerate(titles)
+    ]
+    return element("div", buttons, class_="segmented", role="group", data_charts=" ".join(chart_ids))
+
+
+def option_buttons(chart_ids: Iterable[str], option: str, titles: Mapping[str, str]) -> Html:
+    """Buttons that set an option of one or several charts; the first is chosen at the beginning.
+
+    Args:
+        chart_ids: The charts.
+        option: `axis` or `smoothing`, as the page's script knows it.
+        titles: The title of each value.
+    """
+    buttons = [
+        element(
+            "button",
+            title,
+            type="button",
+            data_option=option,
+            data_value=value,
+            aria_pressed="false" if index else "true",
+        )
+        for index, (value, title) in enumerate(titles.items())
     ]
     return element("div", buttons, class_="segmented", role="group", data_charts=" ".join(chart_ids))
 

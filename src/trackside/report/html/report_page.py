@@ -56,12 +56,12 @@ def _sections(summary: RunSummary, run: Run) -> list[Section | None]:
     """Figures come from the summary; the run has the series that charts show, and its configuration."""
     return [
         finding_cards.build(summary),
+        metric_charts.build(run.metrics, summary.best, summary.started_at),
         step_time_chart.build(summary, run),
         ledger_chart.build(summary, run.metrics.get("time")),
         device.build(run),
         profile.build(run),
         memory_charts.build(summary, run),
-        metric_charts.build(run.metrics),
         compile_tables.build(summary.compiles),
         legs_and_hosts.build(summary, run.hosts),
         timer_table.build(summary.timers),
