@@ -86,6 +86,22 @@ def test_run_without_a_last_word(is_held: bool, status: str, tmp_path: Path) -> 
     assert glance.status == status
 
 
+def test_early_stop_is_a_status_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A run that a callback ended before its goal is listed as such, with the reason for scripts."""
+    path = tmp_path / "a"
+    path.mkdir()
+    writer = EventWriter(path / event_file_name(0))
+    writer.write("leg", leg=1, step=0, epoch=0, goal=100)
+    writer.write("stop", reason="early stopping: val_loss did not improve", step=28)
+    writer.write("status", status="success", step=28, epoch=2)
+    writer.close()
+    assert cli.run(["ls", str(tmp_path)]) == 0
+    assert "a           stopped early         28" in capsys.readouterr().out
+    assert cli.run(["ls", str(tmp_path), "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (listed["status"], listed["stop_reason"]) == ("stopped early", "val_loss did not improve")
+
+
 def test_run_that_goes_on_is_not_finished(tmp_path: Path) -> None:
     """A leg after the last status row counts: the earlier leg's success is history."""
     path = write_run(tmp_path / "a", [0.5])

@@ -40,6 +40,48 @@ def test_progress_and_time_left(going_on: Path) -> None:
     assert "(highest 0.5)" in picture
 
 
+def test_time_left_does_not_count_the_compile(tmp_path: Path) -> None:
+    """Right after a long compile, the speed is that of the steps, which will not compile again."""
+    clock = ManualClock(1000.0)
+    with RunLock(tmp_path):
+        events = EventWriter(tmp_path / event_file_name(0), clock)
+        events.write("leg", leg=1, step=0, epoch=0, goal=410)
+        clock.advance(69)
+        row = {"compile_ms": 6850.0, "device_wait_ms": 50.0, "steps_per_second": 1 / 6.9}
+        events.write_metrics(row, 10, 1, "time")
+        events.close()
+        run = open_run(tmp_path)
+        assert steps_per_second(run) == pytest.approx(20)
+        assert (
+            "20 steps per second, 1 min 9 s since it started, about 20 s left" in render_picture(run, 1069.0, 80).plain
+        )
+
+
+def test_curve_skips_rows_without_the_metric(tmp_path: Path) -> None:
+    """A row of another callback among those of training has no loss: that is not a loss that is not finite."""
+    with RunLock(tmp_path):
+        events = EventWriter(tmp_path / event_file_name(0), ManualClock(1000.0))
+        for step in range(1, 9):
+            events.write_metrics({"learning_rate": 0.1} if step % 2 else {"loss_mean": 1 / step}, step, 1, "train")
+        events.close()
+        (series,) = find_series(open_run(tmp_path))
+    assert series.values.tolist() == [1 / 2, 1 / 4, 1 / 6, 1 / 8]
+
+
+def test_early_stop_is_shown_with_its_reason(tmp_path: Path) -> None:
+    """A run that a callback ended before its goal is not shown as one that reached it."""
+    events = EventWriter(tmp_path / event_file_name(0), ManualClock(1000.0))
+    events.write("leg", leg=1, step=0, epoch=0, goal=100)
+    events.write("stop", reason="early stopping: val_loss did not improve on 0.5 in 3 checks", step=28)
+    events.write("status", status="success", step=28, epoch=2)
+    events.close()
+    run = open_run(tmp_path)
+    assert render_line(run).startswith("stopped early  step 28 of 100")
+    picture = render_picture(run, 1001.0, 80).plain
+    assert "stopped early" in picture.splitlines()[0]
+    assert "val_loss did not improve on 0.5 in 3 checks" in picture
+
+
 def test_bar_is_of_the_last_minute(going_on: Path) -> None:
     """What the run did before the last minute does not count: it waits for data half of the time now."""
     ledger = recent_ledger(open_run(going_on))

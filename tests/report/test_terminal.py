@@ -73,6 +73,12 @@ def test_bad_ends_are_explained(status: str, said: str, summary: RunSummary) -> 
     assert said in shown(replace(summary, status=status))
 
 
+def test_early_stop_is_shown_with_its_reason(summary: RunSummary) -> None:
+    """A run that a callback ended before its goal says so, and why."""
+    text = shown(replace(summary, status="stopped early", stop_reason="val_loss did not improve", goal=1000))
+    assert "stopped early: val_loss did not improve\n93 of 1,000 steps" in text
+
+
 def test_what_was_not_measured_says_how_to_get_it(summary: RunSummary) -> None:
     """Without captures and memory samples, the report says which callbacks take them."""
     text = shown(replace(summary, scopes=None, memory=None, step_time=None, ledger=None))

@@ -10,6 +10,7 @@ from trackside.cli.sparkline import sparkline
 from trackside.findings import Finding
 from trackside.profiling.ledger import CALLBACK, LedgerTotals
 from trackside.report.best_metric import choose_metric
+from trackside.report.downsample import without_absent
 from trackside.report.ledger_lines import render_bar
 from trackside.report.run_status import read_status
 from trackside.report.terminal_lines import fit, join, labelled, printable
@@ -68,14 +69,18 @@ def render_finding_line(finding: Finding) -> str:
 
 
 def steps_per_second(run: Run) -> float | None:
-    """Steps per second: over the last minute while the run trains, otherwise over its clean steps."""
+    """Steps per second, not counting compilation: over the last minute, or over the clean steps of a finished run."""
     time = run.metrics.get("time")
     if run.is_finished or time is None or not len(time) or "steps_per_second" not in time:
         times = run.step_times
         clean = times.seconds[times.clean]
         return float(1 / np.median(clean)) if len(clean) and np.median(clean) > 0 else None
     rates = time["steps_per_second"][_recent(time)]
-    return float(np.median(rates[np.isfinite(rates)])) if np.isfinite(rates).any() else None
+    step_s = 1 / np.where(rates > 0, rates, np.nan)
+    if "compile_ms" in time:  # it is over, and says nothing about the steps to come
+        step_s = step_s - np.nan_to_num(time["compile_ms"][_recent(time)]) / 1e3
+    step_s = step_s[np.isfinite(step_s) & (step_s > 0)]
+    return float(1 / np.median(step_s)) if len(step_s) else None
 
 
 def recent_ledger(run: Run) -> LedgerTotals | None:
@@ -102,13 +107,14 @@ def find_series(run: Run) -> Iterator[Series]:
         table = tables[mode]
         for name in (name for name in table.names if "loss" in name and not name.endswith(("_max", "_std", "_single"))):
             label = f"{mode}_{name.removesuffix('_mean')}"
-            known = table[name][~np.isnan(table[name])] if mode != "train" else table[name]
+            known = table[name][without_absent(table[name])]
             if len(known) and len(labels) < _MAX_SERIES:
                 labels.add(label)
                 yield Series(label, known)
     judged = choose_metric(run.config, {mode: table.names for mode, table in tables.items()})
     if judged is not None and judged.label not in labels:
-        yield Series(judged.label, tables[judged.mode][judged.name], judged.direction == "max")
+        column = tables[judged.mode][judged.name]
+        yield Series(judged.label, column[without_absent(column)], judged.direction == "max")
 
 
 def _recent(time: MetricTable) -> slice:
@@ -128,6 +134,8 @@ def _header(run: Run, now: float, width: int) -> Iterator[Text]:
     status = Text(stands.word, style=stands.style)
     gap = " " * max(width - name.cell_len - 2 - status.cell_len - len(seen), 2)
     yield Text.assemble(name, "  ", status, gap, (seen, "dim"))
+    if stands.stop_reason is not None:
+        yield from (Text(line, style=stands.style) for line in wrap(stands.stop_reason, width))
     progress = Text(_steps(run))
     if run.goal:
         share = min(run.step / run.goal, 1.0)
@@ -152,7 +160,7 @@ def _ledger(run: Run, width: int, plain: bool) -> list[Text]:
     totals = recent or run.ledger
     if totals is None or totals.wall_s <= 0:
         return [Text("where the time goes: shown after about a second of steps", style="dim")]
-    title = f"where the last {duration(totals.wall_s)} went" if recent else f"where {duration(totals.wall_s)} went"
+    title = f"where the {'last ' if recent else ''}{duration(totals.wall_s)} went"
     return [Text(title, style="bold"), *render_bar(totals, width, plain)]
 
 

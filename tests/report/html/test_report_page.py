@@ -194,6 +194,20 @@ def test_status_is_told(tmp_path: Path, status: str | None, word: str) -> None:
     assert f">{word}</span>" in header
 
 
+def test_early_stop_is_shown_with_its_reason(tmp_path: Path) -> None:
+    """A run that a callback ended before its goal says so, and why, in the header and in the table of legs."""
+    events = EventWriter(tmp_path / event_file_name(0))
+    events.write("leg", leg=1, step=0, epoch=0, goal=100, train_time_s=0.0)
+    events.write("stop", reason="early stopping: val_loss did not improve", step=28)
+    events.write("leg_end", leg=1, step=28, epoch=2, train_time_s=1.0)
+    events.write("status", status="success", step=28, epoch=2)
+    events.close()
+    header, _, body = render_html(open_run(tmp_path)).partition("</header>")
+    assert ">stopped early</span>" in header
+    assert "Stopped early: val_loss did not improve." in header
+    assert "<td>stopped early</td>" in body
+
+
 def test_damage_is_told(folder: Path, tmp_path: Path) -> None:
     """What was wrong with the files stands below the verdicts."""
     (tmp_path / event_file_name(0)).write_bytes((folder / event_file_name(0)).read_bytes() + b'{"kind": "metr')

@@ -54,7 +54,7 @@ def _lead(times: StepTimeSummary | None) -> str:
 
 
 def _note(times: StepTimeSummary | None) -> str:
-    rows = f"Each point is the mean of the steps between two log rows. {_left_out(times)}" if times else ""
+    rows = f"Each value is the mean of the steps between two log rows. {_left_out(times)}" if times else ""
     return f"{rows}Drag to zoom, double-click to reset; charts over the same steps zoom together."
 
 
