@@ -43,8 +43,7 @@ def list_runs(
     if not directory.is_dir():
         hint = "pass the directory that contains the runs" if directory == DEFAULT else "check the path"
         raise ConfigError(f"{directory}: no such directory; {hint}")
-    found = (glance_at(path) for path in reversed(find_runs(directory)))
-    glances = [glance for glance in found if glance is not None]
+    glances = [glance_at(path) for path in reversed(find_runs(directory))]
     if json:
         print_json({"format": "trackside.runs/1", "runs": [glance.to_dict() for glance in glances]})
         return

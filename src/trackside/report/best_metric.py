@@ -6,11 +6,12 @@ then the training loss.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trackside.runs import Run
+if TYPE_CHECKING:
+    from trackside.runs import Run
 
 Direction = Literal["min", "max"]
 
@@ -48,7 +49,7 @@ class BestMetric:
     """The name of its column, such as `loss`."""
 
 
-def best_metric(run: Run) -> BestMetric | None:
+def best_metric(run: "Run") -> BestMetric | None:
     """The best value of the metric by which a run is judged; None if it has none, or no value of it is finite.
 
     Args:
