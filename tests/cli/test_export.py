@@ -147,3 +147,33 @@ def test_run_without_captures_is_an_error(trained_run: Path, tmp_path: Path, cap
     assert cli.run(["export", str(run), "--captures", str(tmp_path / "out")]) == 2
     assert "no longer where they were written" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def linked_capture(trained_run: Path, tmp_path: Path, pattern: str) -> tuple[Path, Path]:
+    """A copy of the run in which a part of the capture is a link out of it, and where the link leads."""
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    (inside,) = run.rglob(pattern)
+    outside = tmp_path / "elsewhere" / inside.name
+    outside.parent.mkdir()
+    shutil.move(inside, outside)
+    inside.symlink_to(outside)
+    return run, outside
+
+
+@pytest.mark.parametrize("pattern", ["step_*11", "*.xplane.pb", "*.trace.json.gz"])
+def test_link_out_of_the_run_is_skipped(
+    pattern: str, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A run from somewhere else must not make export read other files: the link is named, and nothing is written."""
+    run, outside = linked_capture(trained_run, tmp_path, pattern)
+    assert cli.run(["export", str(run), "--captures", str(tmp_path / "out")]) == 2
+    errors = capsys.readouterr().err
+    assert f"{outside.name} is a link that leads out of the run; skipped" in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_link_within_the_run_is_followed(trained_run: Path, tmp_path: Path) -> None:
+    """A run whose folder is reached by a link is exported as any other."""
+    (tmp_path / "link").symlink_to(trained_run)
+    assert cli.run(["export", str(tmp_path / "link"), "--captures", str(tmp_path / "out")]) == 0
+    assert len(list((tmp_path / "out").iterdir())) == 1

@@ -1,8 +1,15 @@
 """`trackside export`."""
 
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from trackside.cli.arguments import OptionalDirectory, OptionalFile, OptionalText, RunPath
 from trackside.cli.output import open_console, print_path
 from trackside.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trackside.runs import Run
 
 
 def export(
@@ -41,5 +48,25 @@ def export(
     if captures is not None:
         from trackside.trace.perfetto import export_captures
 
-        for path in export_captures(opened.captures, captures):
+        for path in export_captures(_captures_inside(opened), captures):
             print_path(console, "capture", path)
+
+
+def _captures_inside(run: "Run") -> list[dict[str, Any]]:
+    """The captures whose files are where they seem to be: a foreign run must not make us read other files."""
+    inside = []
+    for row in run.captures:
+        link = _link_out(Path(row["path"]), run.path)
+        if link is None:
+            inside.append(row)
+        else:
+            sys.stderr.write(f"trackside: {link} is a link that leads out of the run; skipped\n")
+    return inside
+
+
+def _link_out(capture: Path, run: Path) -> Path | None:
+    """The capture, or a file in it, that is elsewhere in truth; a capture that was written elsewhere may be there."""
+    is_in_run = capture.absolute().is_relative_to(run.absolute())
+    root = run.resolve() if is_in_run else capture.resolve()
+    paths = [capture, *capture.iterdir()] if capture.is_dir() else [capture]
+    return next((path for path in paths if not path.resolve().is_relative_to(root)), None)
