@@ -90,7 +90,7 @@ def test_mistakes_are_named(
 
 
 def test_captures_are_copied_for_perfetto(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """What JAX wrote for Perfetto beside a capture is taken as it is, named by session and host."""
+    """What JAX wrote for Perfetto next to a capture is taken as it is, named by session and host."""
     assert cli.run(["export", str(trained_run), "--captures", str(tmp_path / "out")]) == 0
     (path,) = (tmp_path / "out").iterdir()
     assert path.name.startswith("step_00000011-")
@@ -113,7 +113,7 @@ def test_capture_without_json_is_converted(trained_run: Path, tmp_path: Path) ->
 
 
 def test_converted_events_nest(trained_run: Path, tmp_path: Path) -> None:
-    """On each track, events lie inside each other or beside each other: Perfetto shows no others."""
+    """On each track, events are nested or side by side: Perfetto shows no others."""
     trace_file = find_trace_files(trained_run)[0]
     write_perfetto(trace_file, tmp_path / "out.json.gz")
     events = [event for event in read_perfetto(tmp_path / "out.json.gz") if event["ph"] == "X"]

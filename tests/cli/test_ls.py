@@ -55,7 +55,7 @@ def test_list_as_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_directory_without_runs_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """Nothing to list is no error, and said."""
+    """An empty list is not an error, and the output says so."""
     assert cli.run(["ls", str(tmp_path)]) == 0
     assert "no runs below" in capsys.readouterr().out
 
@@ -67,7 +67,7 @@ def test_missing_directory_is_an_error(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_glance_agrees_with_the_reader(trained_run: Path) -> None:
-    """Few rows tell the same as all of them: status, step, epoch, best metric and times."""
+    """A few rows give the same result as all of them: status, step, epoch, best metric and times."""
     glance, summary = glance_at(trained_run), summarise_run(open_run(trained_run))
     assert (glance.status, glance.step, glance.epoch) == (summary.status, summary.step, summary.epoch)
     assert glance.best == summary.best
@@ -77,7 +77,7 @@ def test_glance_agrees_with_the_reader(trained_run: Path) -> None:
 
 @pytest.mark.parametrize(("is_held", "status"), [(True, "running"), (False, "dead")])
 def test_run_without_a_last_word(is_held: bool, status: str, tmp_path: Path) -> None:
-    """A run that did not say how it ended is running while somebody holds its lock, and dead otherwise."""
+    """A run that did not say how it ended is running while a process holds its lock, and dead otherwise."""
     path = write_run(tmp_path / "a", [0.5], status=None)
     with RunLock(path if is_held else None):
         glance = glance_at(path)
@@ -210,7 +210,7 @@ def test_directory_is_named_as_it_is(
 
 
 def test_step_of_a_resumed_run_is_the_last(tmp_path: Path) -> None:
-    """A run that went on from a step before its highest is where its last row says, as the reader has it."""
+    """A run that resumed from a step before its highest is where its last row says, as the reader has it."""
     path = write_run(tmp_path / "a", [0.5, 0.4, 0.3], status="interrupted")
     writer = EventWriter(path / event_file_name(0))
     writer.write("leg", leg=2, step=10, epoch=1)

@@ -28,7 +28,7 @@ def test_piped_report_is_plain_and_fits(trained_run: Path) -> None:
 
 
 def test_page_is_written_and_its_path_printed(run_copy: Path, capsys: pytest.CaptureFixture) -> None:
-    """Unless told otherwise, report.html is written into the run and its path printed in one line."""
+    """By default, report.html is written into the run and its path printed in one line."""
     assert cli.run(["report", str(run_copy)]) == 0
     page = run_copy / "report.html"
     assert page.is_file()

@@ -1,4 +1,4 @@
-"""`trackside watch`: on runs that do not exist yet, go on in another process, end, and die."""
+"""`trackside watch`: on runs that do not exist yet, that another process trains, that end, and that die."""
 
 import os
 import pty
@@ -73,7 +73,7 @@ def test_interval_has_to_be_positive(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_training_in_another_process_is_followed_to_its_end(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """Begun before the run exists, the watch waits, tells of the steps as they come, and ends with the run."""
+    """Started before the run exists, the watch waits, shows the steps as they come, and ends with the run."""
     path = tmp_path / "run"
     watch = start(command("watch", path, "--interval", "0.05"))
     assert watch.stdout is not None

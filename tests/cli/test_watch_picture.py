@@ -32,7 +32,7 @@ def going_on(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_progress_and_time_left(going_on: Path) -> None:
-    """With a goal, the picture tells how far the run is and when it will be done at its speed."""
+    """With a goal, the picture shows how far the run is and when it will be done at its speed."""
     picture = render_picture(open_run(going_on), now=1203.0, width=80).plain
     assert "step 200 of 1,000, epoch 1  20 %" in picture
     assert "10 steps per second, 3 min 23 s since it started, about 1 min 20 s left" in picture
@@ -91,7 +91,7 @@ def test_bar_is_of_the_last_minute(going_on: Path) -> None:
 
 
 def test_losses_and_the_judged_metric_are_shown(going_on: Path) -> None:
-    """Training and validation losses, and the metric by which the run is judged where that is none of them."""
+    """Training and validation losses, and the metric by which the run is judged if it is not one of them."""
     assert [series.label for series in find_series(open_run(going_on))] == ["train_loss", "val_accuracy"]
 
 
@@ -120,7 +120,7 @@ def test_run_without_rows_has_a_picture(tmp_path: Path) -> None:
     assert "shown after about a second of steps" in picture
 
 
-def test_run_that_begins_anew_has_a_picture(tmp_path: Path) -> None:
+def test_run_that_starts_over_has_a_picture(tmp_path: Path) -> None:
     """A leg from step 0 drops all metrics; until there are new ones, none is shown."""
     with RunLock(tmp_path):
         events = EventWriter(tmp_path / event_file_name(0), ManualClock(1000.0))

@@ -93,7 +93,7 @@ def test_names_of_a_models_config_are_not_secret(name):
 
 
 def test_only_text_is_replaced():
-    """Numbers and empty values under a secret name tell nothing and stay, at any depth."""
+    """Numbers and empty values under a secret name reveal nothing and stay, at any depth."""
     config = {
         "api_key": "abc",
         "password": None,
@@ -122,7 +122,7 @@ def test_passwords_in_urls_are_replaced():
 
 
 GITHUB = "ghp_" + "a1B2" * 9
-"""Has the form of a token of GitHub, and is none."""
+"""Looks like a GitHub token, but is not one."""
 
 
 @pytest.mark.parametrize(

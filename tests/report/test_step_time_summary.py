@@ -22,7 +22,7 @@ def test_percentiles_count_steps_and_not_rows() -> None:
 
 
 def test_left_out_steps_have_one_reason_each() -> None:
-    """A step that compiled during warm-up is counted once; steps that no row tells of are counted too."""
+    """A step that compiled during warm-up is counted once; steps without a time are counted too."""
     masks = {"warm_up": [True, True, False], "compiling": [True, False, False]}
     times = summarise_step_times(make_times([1.0, 1.0, 0.5], [2, 3, 5], **masks), num_steps=12)
     assert times is not None

@@ -99,14 +99,14 @@ def test_timers_are_told_where_there_are_some(summary: RunSummary) -> None:
 
 
 def test_legs_are_listed_where_there_are_several(summary: RunSummary) -> None:
-    """A training that went on shows each leg; one of a single leg shows none."""
+    """A resumed training shows each leg; a training with a single leg shows none."""
     legs = [Leg(1, 0, 50, 0.0, 60.0, "dead", None, None), Leg(2, 40, 93, 90.0, 150.0, "success", 120.0, 0.5)]
     assert "1: steps 0 to 50, dead, 1 min" in shown(replace(summary, legs=legs))
     assert "\nlegs" not in shown(summary)
 
 
 def test_slow_and_silent_hosts_are_named(summary: RunSummary) -> None:
-    """A process that holds up the others is told with its figures, and one that fell silent too."""
+    """A process that the others wait for is named with its figures, and so is one that stopped writing."""
     slow = SlowHost(7, "node-7", 0.030, 0.010, "data_wait", 0.022, 0.002)
     silent = SilentHost(3, "node-3", 100, 400, 120.0)
     text = " ".join(shown(replace(summary, slow_hosts=[slow], silent_hosts=[silent])).split())

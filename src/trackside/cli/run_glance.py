@@ -25,7 +25,7 @@ MAX_SCANNED_BYTES = 64 << 20
 _END_BYTES = 8 << 20
 _NUM_TIMED_ROWS = 50
 _NUM_NAMED_ROWS = 5
-"""Rows of a mode whose metrics are known by name: callbacks write rows of their own among those of training."""
+"""Last rows of a mode whose metrics are looked at: the very last may be a row of a callback, without a loss."""
 _NUMBER = rb"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 _HISTORY = re.compile(rb'\n\{"kind":"(?:format|leg|status|stop)"')
 _REPORTS = ("metrics", "leg", "leg_end", "status")

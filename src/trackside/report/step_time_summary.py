@@ -1,4 +1,4 @@
-"""How long steps took: percentiles over those that nothing disturbed, and how many were left out."""
+"""Step times: percentiles over undisturbed steps, and how many steps were left out."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepTimeSummary:
-    """The time of a step, over the clean ones. A row tells the mean over its interval, which counts for each step."""
+    """The time per step over the clean steps. A log row has the mean of its interval, which counts for each step in it."""
 
     p50_s: float
     p95_s: float
     p99_s: float
     mean_s: float
     num_steps: int
-    """How many steps these figures are of."""
+    """How many steps these figures cover."""
     num_left_out: int
     """How many steps were left out."""
     left_out: dict[str, int]
     """The same by reason: `compiling`, `warm_up` (the first of a leg), `disturbed` (validation, checkpoint, capture),
-    `not_timed` (no row tells)."""
+    `not_timed` (no row has a time)."""
     steps_per_row: int
-    """How many steps a log row covers, in the median: spikes within it are not seen."""
+    """How many steps a log row covers, in the median: spikes within a row are not visible."""
 
 
 def summarise_step_times(times: "StepTimes", num_steps: int | None = None) -> StepTimeSummary | None:
@@ -33,7 +33,7 @@ def summarise_step_times(times: "StepTimes", num_steps: int | None = None) -> St
 
     Args:
         times: The times as `Run.step_times` has them.
-        num_steps: How many steps the run has made, so that those which no row tells of are counted as left out.
+        num_steps: How many steps the run has made, to count those without a time as left out.
     """
     clean = times.clean & np.isfinite(times.seconds)
     seconds, weights = times.seconds[clean], times.num_steps[clean]
@@ -54,7 +54,7 @@ def summarise_step_times(times: "StepTimes", num_steps: int | None = None) -> St
 
 
 def _weighted_percentiles(values: np.ndarray, weights: np.ndarray, shares: tuple[float, ...]) -> list[float]:
-    """The values below which the given shares of the steps lie."""
+    """The values below which the given shares of the steps are."""
     order = np.argsort(values)
     covered = np.cumsum(weights[order])
     places = np.searchsorted(covered, np.array(shares) * covered[-1])
@@ -62,7 +62,7 @@ def _weighted_percentiles(values: np.ndarray, weights: np.ndarray, shares: tuple
 
 
 def _count_left_out(times: "StepTimes", num_steps: int | None) -> dict[str, int]:
-    """Steps by the reason why they do not count; one with several reasons counts for the first."""
+    """Left-out steps by reason; a step with several reasons counts for the first."""
     counted = np.zeros(len(times.seconds), bool)
     found: dict[str, int] = {}
     for name, mask in (("compiling", times.compiling), ("warm_up", times.warm_up), ("disturbed", times.disturbed)):

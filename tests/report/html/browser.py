@@ -22,7 +22,7 @@ FLAGS = (
 )
 TIMEOUT_MS = 60_000  # the machine may be busy; nothing waits that long otherwise
 
-# What the policy blocks is a console message as well; this tells which rule and what.
+# What the policy blocks is a console message as well; this records which rule and what.
 _WATCH_POLICY = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>

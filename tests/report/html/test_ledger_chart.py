@@ -59,7 +59,7 @@ def test_even_intervals_need_no_cut(tmp_path: Path) -> None:
 
 
 def test_callbacks_have_different_colours(tmp_path: Path) -> None:
-    """Two callbacks of the library are told apart by the colours of their bars."""
+    """Two callbacks of the library have bars of different colours."""
     parts = {"callback/MemoryProfiler": 4.0, "callback/EarlyStopping": 3.0, "device_wait": 3.0}
     content = str(build(tmp_path, {1: {"device_wait_ms": 1.0}}, parts).content)
     assert content.count("fill-callback-") == 2

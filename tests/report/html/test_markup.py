@@ -29,7 +29,7 @@ def test_children_may_be_nested() -> None:
 
 
 def test_lone_surrogates_are_shown_as_question_marks() -> None:
-    """A file name that is no Unicode does not stop the page from being written."""
+    """A file name that is not valid Unicode does not stop the page from being written."""
     assert element("p", "\udcff").encode("utf-8") == b"<p>?</p>"
     assert label("\udcff") == "?"
 

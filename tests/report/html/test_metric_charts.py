@@ -69,7 +69,7 @@ def test_charts_know_the_wall_time(tmp_path: Path) -> None:
 
 
 def test_training_curves_can_be_smoothed(tmp_path: Path) -> None:
-    """The page may smooth curves of training; validations are few, and a star is no curve."""
+    """The page may smooth curves of training; validations are few, and the star is not a curve."""
     loss = build(tmp_path).charts[0]
     assert [loss.traces[index]["name"] for index in loss.smoothable] == ["train"]
 

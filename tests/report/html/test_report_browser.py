@@ -152,7 +152,7 @@ def test_click_opens_a_scope(shown: Opened) -> None:
 
 
 def test_views_change_the_chart(shown: Opened) -> None:
-    """The buttons beside a title choose another view of its chart."""
+    """The buttons next to a title choose another view of its chart."""
     shown.draw("time-chart")
     shown.page.locator("[data-charts='time-chart'] button", has_text="ms per step").click()
     shown.page.wait_for_function("document.getElementById('time-chart')._fullLayout.yaxis.ticksuffix === ' ms'")

@@ -118,7 +118,7 @@ def test_policy_allows_just_what_is_in_the_page(page: Page) -> None:
 
 
 def test_nothing_needs_what_the_policy_forbids(page: Page) -> None:
-    """No element has a handler or a style of its own."""
+    """No element has an inline handler or style."""
     assert page.handlers == []
 
 
@@ -241,7 +241,7 @@ def test_long_run_makes_a_small_page_with_its_spike(tmp_path: Path) -> None:
 
 
 def test_many_metrics_make_a_small_page(tmp_path: Path) -> None:
-    """Hundreds of metrics share the points that a page may have; those that are not drawn are told of."""
+    """Hundreds of metrics share the points that a page may have; the page says how many are not drawn."""
     rng = np.random.default_rng(0)
     text = render_html(
         open_run(write_metric_rows(tmp_path / "run", {f"m{i}": rng.normal(size=300) for i in range(500)}))
@@ -308,7 +308,7 @@ def test_step_time_has_a_gap_where_nothing_was_timed(tmp_path: Path) -> None:
 
 
 def test_slow_and_silent_hosts_are_named(tmp_path: Path) -> None:
-    """Of several processes, the one that the others wait for and the one that stopped writing are told."""
+    """Of several processes, the one that the others wait for and the one that stopped writing are named."""
     for index in range(5):
         events = EventWriter(tmp_path / event_file_name(index))
         events.write("environment", hostname=f"node{index}")

@@ -72,7 +72,7 @@ def open_unfolded(browser: Any, file: Path) -> Opened:
 
 
 def point_at_first_bar(opened: Opened, chart: Any) -> None:
-    """Move the pointer to the middle of a bar, above which plotly has a layer of its own."""
+    """Move the pointer to the middle of a bar, which plotly covers with another layer."""
     box = chart.locator(".barlayer .point path").first.bounding_box()
     opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 

@@ -73,7 +73,7 @@ def named_comparison(text: str) -> Comparison:
 
 
 def capture_of(source: str) -> TracedSteps:
-    """A capture of which nothing is known but where it lies."""
+    """A capture of which only the path is known."""
     return TracedSteps(source, step_program=None, num_steps=None, scopes={}, ops={})
 
 
@@ -119,14 +119,14 @@ def test_verdict_tells_change_interval_and_limit(slower: Comparison) -> None:
 
 
 def test_faster_run_takes_less_time(slower: Comparison) -> None:
-    """Turned round, the same runs are faster, and that is no warning."""
+    """In the other order the same runs are faster, which is not a warning."""
     text = render_comparison_html(compare_runs(slower.after.path, slower.before.path))
     assert re.search(r"A step of before takes 16\.\d % less time than one of after\.", text)
     assert 'class="verdict info"' in section_of(text, "verdict")
 
 
 def test_runs_that_cannot_be_judged_say_why(tmp_path: Path) -> None:
-    """Two short runs cannot be told apart; the page gives the reason in place of a verdict."""
+    """Two short runs cannot be compared; the page gives the reason in place of a verdict."""
     before, after = (write_run(tmp_path / name, 2e-3, num_steps=30) for name in ("before", "after"))
     text = render_comparison_html(compare_runs(before, after))
     assert re.search(r'class="status fair"><span[^>]*>cannot tell</span>', text)
@@ -226,7 +226,7 @@ def test_causes_carry_their_evidence() -> None:
 
 
 def test_no_cause_says_where_was_looked() -> None:
-    """That nothing changed is claimed of what both runs tell, and of nothing else."""
+    """That nothing changed is only claimed for what both runs recorded."""
     known = {name: side(name, config={"a": 1}) for name in ("before", "after")}
     verdict = section_of(render_comparison_html(comparison_of(**known)), "verdict")
     assert "No change in configuration. Unknown: program, compiles, batch size and environment." in verdict
@@ -245,7 +245,7 @@ def test_settings_that_differ_are_listed() -> None:
 
 
 def test_compiles_stand_in_one_row_per_function() -> None:
-    """How often and how long are told side by side."""
+    """How often and how long are shown side by side."""
     compiles = (Difference("step", 1, 3, "count", is_exact=True), Difference("step", 0.5, 1.5, "s"))
     text = section_of(render_comparison_html(comparison_of(compiles=compiles)), "compiles")
     assert re.findall(r"<td[^>]*>([^<]*)</td>", text) == ["step", "1\xa0→ 3", "500\xa0ms\xa0→ 1.5\xa0s", "+1 s"]
@@ -261,7 +261,7 @@ def test_what_was_not_measured_says_how_to_get_it() -> None:
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    """Two runs called alike are shown with the folders that they lie in."""
+    """Two runs called alike are shown with the folders that they are in."""
     before, after = (write_run(tmp_path / name / "run", 2e-3, num_steps=30) for name in ("main", "branch"))
     assert "<h1>main/run → branch/run " in render_comparison_html(compare_runs(before, after))
 
