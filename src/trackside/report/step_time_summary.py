@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepTimeSummary:
-    """The time per step over the clean steps. A log row has the mean of its interval, which counts for all its steps."""
+    """The time per step over the clean steps. A log row has the mean of its interval, which counts for all of them."""
 
     p50_s: float
     p95_s: float

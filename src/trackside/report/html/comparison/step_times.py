@@ -7,7 +7,7 @@ import numpy as np
 from trackside.compare import Comparison
 from trackside.compare.step_time import StepSeries
 from trackside.report.downsample import spike_indices
-from trackside.report.html.charts import MAX_POINTS, Chart, View, label, line, numbers, time_unit
+from trackside.report.html.charts import MAX_POINTS, Chart, View, as_interval_means, label, line, numbers, time_unit
 from trackside.report.html.comparison.changes import AFTER_COLOUR, BEFORE_COLOUR
 from trackside.report.html.comparison.values import run_labels
 from trackside.report.html.markup import code, element, missing
@@ -21,8 +21,6 @@ _TAIL = 0.02
 """The share of steps at either end of the distribution that is not drawn, where the tail is long."""
 
 _MARGIN = 0.03
-_MAX_MARKED = 60
-"""Up to this many points of a curve are marked; both curves are drawn alike."""
 
 
 class _Curve:
@@ -149,14 +147,13 @@ def _level_trace(x: list[float], y: list[float], curve: _Curve) -> dict[str, Any
 
 def _course(curves: list[_Curve], size: float, unit: str, per: str) -> Chart:
     traces = []
-    is_short = all(len(curve.times) <= _MAX_MARKED for curve in curves)
     for curve in curves:
         steps = np.cumsum(curve.weights)
         kept = spike_indices(curve.times, MAX_POINTS)
         hover = f"clean step %{{x:,.0f}}: %{{y:.4g}} {unit}<extra>%{{fullData.name}}</extra>"
-        mode = "lines+markers" if is_short or len(kept) == 1 else "lines"
-        more = {"hovertemplate": hover, "opacity": 0.8, "mode": mode}
-        traces.append(line(steps[kept], curve.times[kept] / size, curve.name, curve.colour, **more))
+        ends, means = np.insert(steps[kept], 0, 0.0), np.insert(curve.times[kept], 0, curve.times[0]) / size
+        more = {"hovertemplate": hover, "opacity": 0.8, "mode": "lines"}
+        traces.append(as_interval_means(line(ends, means, curve.name, curve.colour, **more)))
         if curve.undisturbed_s is not None:
             traces.append(_level_trace([0.0, float(steps[-1])], [curve.undisturbed_s / size] * 2, curve))
     layout = {
