@@ -151,7 +151,7 @@ ODD_ROWS = (
 
 
 def test_one_bad_run_does_not_break_the_list(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """Odd rows, a pipe or a folder instead of a file, a link to nowhere: the good run is listed, and so are odd ones."""
+    """Odd rows, a pipe or a folder instead of a file, a link to nowhere: the good run is still listed, and odd ones."""
     for number, row in enumerate(ODD_ROWS):
         path = write_run(tmp_path / f"odd{number}", [0.5])
         with (path / event_file_name(0)).open("a") as file:
