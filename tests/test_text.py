@@ -4,7 +4,9 @@ import pytest
 
 from trackside.text import (
     count,
+    duration,
     evidence_value,
+    four_digits,
     head,
     num_bytes,
     percent,
@@ -92,3 +94,27 @@ def test_a_long_text_is_cut_at_the_end_that_says_less() -> None:
 def test_a_number_stays_with_its_unit() -> None:
     """Lines break between words, and never between a number and its unit."""
     assert wrap("the step took about 12 ms", 22, hanging="  ") == ["the step took about", "  12 ms"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (59.7, "1 min"), (192, "3 min 12 s"), (7500, "2 h 5 min"), (270000, "3 d 3 h")],
+)
+def test_duration(seconds: float, text: str) -> None:
+    """Two units at most."""
+    assert duration(seconds) == text
+
+
+def test_numbers_stay_with_their_units() -> None:
+    """No line begins with a unit."""
+    assert wrap("it is 532 kB and 12 % more than all that", 27) == ["it is 532 kB and 12 % more", "than all that"]
+    assert wrap("memory of 532 kB and a half", 21)[0] == "memory of 532 kB and"
+    assert wrap("the first is of 532 kB", 20) == ["the first is of", "532 kB"]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(3.0, "3"), (12345.6, "12,346"), (0.123456, "0.1235"), (1e7, "1e+07"), (-2000.0, "-2,000")]
+)
+def test_four_digits(number, expected):
+    """Numbers without a unit are whole where they are whole, and have four digits otherwise."""
+    assert four_digits(number) == expected

@@ -1,6 +1,6 @@
 """The demo: a small convolutional network learns the handwritten digits that scikit-learn ships.
 
-It does so twice. The first loader takes its time for each batch, and the run says so; the second fetches ahead.
+It trains twice. The first loader is slow, and the run's findings say so; the second one prefetches.
 """
 
 import math
@@ -79,7 +79,7 @@ class DigitsTrainer(TrainerModule):
 
 
 class DigitsStorage:
-    """A data set that takes its time for each batch, as one does that lies on the network.
+    """A data set with a delay per batch, like one on a network file system.
 
     Args:
         data: The whole data set as one batch.
@@ -89,7 +89,7 @@ class DigitsStorage:
         self._data = data
 
     def fetch(self, indices: np.ndarray) -> Batch:
-        """Some examples of it."""
+        """Fetch the examples with these indices."""
         time.sleep(FETCH_S)
         return self._data[indices]
 
@@ -104,12 +104,12 @@ def load_digits() -> tuple[Batch, Batch, Batch]:
 
 
 def shuffled(data: Batch, seed: int, num_threads: int) -> Any:
-    """Batches without end, in a new order each time.
+    """An endless stream of shuffled batches.
 
     Args:
         data: The whole data set as one batch.
         seed: Seed of the order.
-        num_threads: How many threads fetch batches ahead; 0 for none, so that the loop waits for each.
+        num_threads: How many threads prefetch batches; with 0 the loop waits for each batch.
     """
     indices = grain.MapDataset.range(len(data.targets)).shuffle(seed=seed).repeat()
     batches = indices.batch(BATCH_SIZE).map(DigitsStorage(data).fetch)
@@ -141,11 +141,11 @@ def default_configs(run_dir: pathlib.Path) -> dict[str, Any]:
 
 
 def run(run_dir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, dict[str, float]]:
-    """Train the demo model twice, with a slow loader and with one that fetches ahead, and print how it went.
+    """Train the demo model twice, with a slow loader and with one that prefetches, and print how it went.
 
     Args:
-        run_dir: Where to write the second run and the report; the first goes beside it, with `-slow` at its end.
-            Earlier demos there are removed.
+        run_dir: Where to write the second run and its report; the first run goes to the same path with `-slow`
+            appended. Earlier demos there are removed.
         overrides: Changes to the configs, such as `trainer.seed=1`.
 
     Returns:
@@ -154,18 +154,18 @@ def run(run_dir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, dict[
     configs = apply_overrides(default_configs(run_dir), overrides)
     logger = configs["trainer"].logger
     if logger is None or logger.log_path is None:
-        raise ConfigError("trainer.logger.log_path: the demo is about what a run leaves on disk; give it a path")
+        raise ConfigError("trainer.logger.log_path: expected a path, got None; the demo reads the run from disk")
     fast_dir = logger.log_path
     slow_dir = fast_dir.with_name(f"{fast_dir.name}-slow")
     for directory in (slow_dir, fast_dir):
         remove_earlier_run(directory)
     console = rich.console.Console()
-    console.rule(f"1. a loader that takes {1e3 * FETCH_S:.0f} ms for each batch")
+    console.rule(f"1. a loader that takes {1e3 * FETCH_S:.0f} ms per batch")
     train(configs, slow_dir, num_threads=0)
-    console.rule("2. the same, with threads that fetch ahead")
+    console.rule("2. the same loader with prefetching threads")
     metrics = train(configs, fast_dir, num_threads=NUM_THREADS)
     console.print(tabulate_metrics(metrics))
-    tell(console, slow_dir, fast_dir)
+    print_lessons(console, slow_dir, fast_dir)
     return metrics
 
 
@@ -175,7 +175,7 @@ def train(configs: dict[str, Any], run_dir: pathlib.Path, num_threads: int) -> d
     Args:
         configs: Those of trainer, model and optimizer.
         run_dir: Where to write the run.
-        num_threads: How many threads fetch batches ahead.
+        num_threads: How many threads prefetch batches.
     """
     training, val, test = load_digits()
     config = replace(configs["trainer"], logger=replace(configs["trainer"].logger, log_path=run_dir))
@@ -189,21 +189,21 @@ def train(configs: dict[str, Any], run_dir: pathlib.Path, num_threads: int) -> d
     )
 
 
-def tell(console: rich.console.Console, slow_dir: pathlib.Path, fast_dir: pathlib.Path) -> None:
-    """Print what was wrong with the first run and what the second changed, and write its report."""
+def print_lessons(console: rich.console.Console, slow_dir: pathlib.Path, fast_dir: pathlib.Path) -> None:
+    """Print what was wrong with the first run and what the second changed, and write the reports of both."""
     slow, fast = open_run(slow_dir), open_run(fast_dir)
-    console.rule("what was wrong with the first")
+    console.rule("what was wrong with the first run")
     console.print(render_findings(slow.findings))
     console.rule("what changed")
     console.print(compare_runs(slow, fast).render(min(console.width, 80)))
-    console.rule("what is left")
+    console.rule("what to look at next")
     for name, opened in (("first", slow), ("second", fast)):
         console.print(f"report of the {name:6}  {write_html_report(opened)}", highlight=False, soft_wrap=True)
     console.print(f"in the terminal       trackside report {fast_dir}", highlight=False, soft_wrap=True)
 
 
 def remove_earlier_run(run_dir: pathlib.Path) -> None:
-    """Make room for a new demo, and refuse to remove anything that does not look like an earlier one."""
+    """Make room for a new demo, but never remove anything that does not look like an earlier run."""
     if not run_dir.exists() or (run_dir.is_dir() and not any(run_dir.iterdir())):
         return
     if run_dir.is_symlink() or not (run_dir / event_file_name(0)).exists():
@@ -212,7 +212,7 @@ def remove_earlier_run(run_dir: pathlib.Path) -> None:
 
 
 def tabulate_metrics(metrics: dict[str, dict[str, float]]) -> rich.table.Table:
-    """Loss and accuracy of the best model. A training that stopped early has no test."""
+    """Loss and accuracy of the best model. An interrupted training has no test."""
     table = rich.table.Table("", box=rich.box.SIMPLE_HEAD)
     for name in ("loss", "accuracy"):
         table.add_column(name, justify="right")

@@ -2,9 +2,11 @@
 
 import re
 import textwrap
+import time
 
 _UNBROKEN = "\xa0"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMG]?B|[mu]?s|min|h|d)\b)")
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
 _CONTROLS.pop(ord("\n"))
@@ -21,6 +23,27 @@ def seconds(time_s: float) -> str:
         if abs(time_s) >= size:
             return f"{_short(time_s / size)} {unit}"
     return f"{_short(time_s / 1e-6)} us"
+
+
+def duration(time_s: float) -> str:
+    """A stretch of time in at most two units: `8.3 s`, `3 min 12 s`, `2 h 5 min`, `3 d 4 h`."""
+    if time_s < 9.95:
+        return f"{max(time_s, 0.0):.1f} s"
+    whole_s = round(time_s)
+    for unit, size_s, smaller, smaller_s in (
+        ("d", _DAY_S, "h", _HOUR_S),
+        ("h", _HOUR_S, "min", _MINUTE_S),
+        ("min", _MINUTE_S, "s", 1),
+    ):
+        if whole_s >= size_s:
+            rest = whole_s % size_s // smaller_s
+            return f"{whole_s // size_s} {unit} {rest} {smaller}" if rest else f"{whole_s // size_s} {unit}"
+    return f"{whole_s} s"
+
+
+def moment(timestamp: float) -> str:
+    """A moment in local time, to the minute: `2026-03-01 14:05`."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
 
 
 def num_bytes(number: float) -> str:
@@ -47,6 +70,13 @@ def with_prefix(number: float, unit: str) -> str:
 def three_digits(number: float) -> str:
     """A number to three digits, without an exponent where it is large: `0.123`, `81.1`, `4,130`."""
     return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
+
+
+def four_digits(number: float) -> str:
+    """A number without a unit: whole where it is whole, otherwise to four digits."""
+    if abs(number) < 1e6 and float(number).is_integer():
+        return f"{number:,.0f}"
+    return f"{number:,.0f}" if 1e4 <= abs(number) < 1e6 else f"{number:.4g}"
 
 
 def head(text: str, width: int) -> str:

@@ -9,12 +9,12 @@ from tests.cli.tiny_run import train_run
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run. Nobody changes it."""
+    """A finished run. Tests must not change it."""
     return train_run(tmp_path_factory.mktemp("runs") / "tiny")
 
 
 @pytest.fixture(autouse=True)
 def _no_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors are told in one line, whatever the developer has set."""
+    """Errors are shown in one line, whatever the developer has set."""
     monkeypatch.delenv("TRACKSIDE_DEBUG", raising=False)
     monkeypatch.setenv("COLUMNS", "80")

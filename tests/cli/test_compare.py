@@ -35,7 +35,7 @@ def test_regression_exits_with_1(tmp_path: Path) -> None:
 
 
 def test_no_limit_no_regression(tmp_path: Path) -> None:
-    """Without a limit, the difference is told and the exit code is 0."""
+    """Without a limit, the difference is shown and the exit code is 0."""
     before, after = write_run(tmp_path / "before", 0.010), write_run(tmp_path / "after", 0.015)
     assert cli.run(["compare", str(before), str(after)]) == 0
 
@@ -58,7 +58,7 @@ def test_missing_run_exits_with_2(trained_run: Path, tmp_path: Path, capsys: pyt
 def test_limit_that_makes_no_sense_exits_with_2(
     limit: str, said: str, trained_run: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """A limit of 5 was meant as 5 %: as 500 % it would never alarm anybody."""
+    """A limit of 5 was meant as 5 %: 500 % would never raise an alarm."""
     assert cli.run(["compare", str(trained_run), str(trained_run), "--max-slowdown", limit]) == 2
     assert said in capsys.readouterr().err
 
@@ -92,4 +92,4 @@ def test_page_beside_json_is_not_told_of(trained_run: Path, tmp_path: Path, caps
 def test_page_that_cannot_be_written_exits_with_2(trained_run: Path, capsys: pytest.CaptureFixture) -> None:
     """A folder in place of the file is an error in one line, not a regression."""
     assert cli.run(["compare", str(trained_run), str(trained_run), "--html", str(trained_run)]) == 2
-    assert "give another file" in capsys.readouterr().err
+    assert "choose another file" in capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_text_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_hanging_driver_costs_its_own_items_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A jax that does not answer is given up after the timeout, and everything else is still told."""
+    """A jax that does not answer is given up after the timeout, and everything else is still reported."""
     slow = tmp_path / "python"
     slow.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(600)\n")
     slow.chmod(0o755)
@@ -56,7 +56,7 @@ def test_hanging_driver_costs_its_own_items_only(monkeypatch: pytest.MonkeyPatch
 
 
 def test_probe_that_crashes_is_told_by_its_last_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A process that ends before it has answered is told by its exit code and the last line of its errors."""
+    """A process that ends before it has answered is reported by its exit code and the last line of its errors."""
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'libtpu.so: cannot open' >&2\nexit 3\n")
     broken.chmod(0o755)
@@ -81,7 +81,7 @@ def _raise_missing() -> Path:
 
 
 def test_secrets_in_variables_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables that matter are told, secrets by their name only, and others not at all."""
+    """The variables that matter are listed, secrets by their name only, and others not at all."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/tmp/x")
     monkeypatch.setenv("TRACKSIDE_ACCESS_TOKEN", "hush")
     monkeypatch.setenv("WANDB_API_KEY", "hush")

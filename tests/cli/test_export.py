@@ -75,8 +75,8 @@ def test_parquet_without_its_package_names_the_extra(
     ("arguments", "said"),
     [
         ([], "nothing to export"),
-        (["--metrics", "metrics.xlsx"], ".csv or .parquet"),
-        (["--metrics", "metrics.csv", "--mode", "tarin"], "there are"),
+        (["--metrics", "metrics.xlsx"], "*.csv or *.parquet"),
+        (["--metrics", "metrics.csv", "--mode", "tarin"], "its modes are"),
     ],
 )
 def test_mistakes_are_named(
@@ -90,7 +90,7 @@ def test_mistakes_are_named(
 
 
 def test_captures_are_copied_for_perfetto(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """What JAX wrote for Perfetto beside a capture is taken as it is, named by session and host."""
+    """What JAX wrote for Perfetto next to a capture is taken as it is, named by session and host."""
     assert cli.run(["export", str(trained_run), "--captures", str(tmp_path / "out")]) == 0
     (path,) = (tmp_path / "out").iterdir()
     assert path.name.startswith("step_00000011-")
@@ -113,7 +113,7 @@ def test_capture_without_json_is_converted(trained_run: Path, tmp_path: Path) ->
 
 
 def test_converted_events_nest(trained_run: Path, tmp_path: Path) -> None:
-    """On each track, events lie inside each other or beside each other: Perfetto shows no others."""
+    """On each track, events are nested or side by side: Perfetto shows no others."""
     trace_file = find_trace_files(trained_run)[0]
     write_perfetto(trace_file, tmp_path / "out.json.gz")
     events = [event for event in read_perfetto(tmp_path / "out.json.gz") if event["ph"] == "X"]
@@ -147,3 +147,33 @@ def test_run_without_captures_is_an_error(trained_run: Path, tmp_path: Path, cap
     assert cli.run(["export", str(run), "--captures", str(tmp_path / "out")]) == 2
     assert "no longer where they were written" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def linked_capture(trained_run: Path, tmp_path: Path, pattern: str) -> tuple[Path, Path]:
+    """A copy of the run in which a part of the capture is a link out of it, and where the link leads."""
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    (inside,) = run.rglob(pattern)
+    outside = tmp_path / "elsewhere" / inside.name
+    outside.parent.mkdir()
+    shutil.move(inside, outside)
+    inside.symlink_to(outside)
+    return run, outside
+
+
+@pytest.mark.parametrize("pattern", ["step_*11", "*.xplane.pb", "*.trace.json.gz"])
+def test_link_out_of_the_run_is_skipped(
+    pattern: str, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A run from somewhere else must not make export read other files: the link is named, and nothing is written."""
+    run, outside = linked_capture(trained_run, tmp_path, pattern)
+    assert cli.run(["export", str(run), "--captures", str(tmp_path / "out")]) == 2
+    errors = capsys.readouterr().err
+    assert f"{outside.name} is a link that leads out of the run; skipped" in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_link_within_the_run_is_followed(trained_run: Path, tmp_path: Path) -> None:
+    """A run whose folder is reached by a link is exported as any other."""
+    (tmp_path / "link").symlink_to(trained_run)
+    assert cli.run(["export", str(tmp_path / "link"), "--captures", str(tmp_path / "out")]) == 0
+    assert len(list((tmp_path / "out").iterdir())) == 1

@@ -19,12 +19,12 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:
     out = capsys.readouterr().out
     for name in COMMANDS:
         assert f"\n  {name} " in out
-    assert "Exit codes: 0 fine, 1 a regression (compare), 2 an error, 130 Ctrl-C." in out
+    assert "Exit codes: 0 success, 1 regression (compare), 2 error, 130 Ctrl-C." in out
     assert max(map(len, out.splitlines())) <= 80
 
 
 def test_nothing_asked_for_shows_the_help(capsys: pytest.CaptureFixture) -> None:
-    """`trackside` alone shows what there is, and is no success."""
+    """`trackside` alone shows the help, and exits with an error."""
     assert cli.run([]) == 2
     assert "usage: trackside COMMAND" in capsys.readouterr().out
 
@@ -71,11 +71,11 @@ def test_version(capsys: pytest.CaptureFixture) -> None:
     [
         ("reprot", "did you mean `trackside report`?"),
         ("comapre", "did you mean `trackside compare`?"),
-        ("xyzzy", "there are demo, report, watch"),
+        ("xyzzy", "the commands are demo, report, watch"),
     ],
 )
 def test_unknown_command_proposes_the_nearest(wrong: str, said: str, capsys: pytest.CaptureFixture) -> None:
-    """A command that is none exits with 2 and proposes what was probably meant."""
+    """An unknown command exits with 2 and proposes the nearest."""
     assert cli.run([wrong]) == 2
     err = capsys.readouterr().err
     assert said in err
@@ -83,13 +83,13 @@ def test_unknown_command_proposes_the_nearest(wrong: str, said: str, capsys: pyt
 
 
 def test_path_in_place_of_a_command_is_understood(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """Who gives a run and no command is told the command that takes it."""
+    """A run without a command is answered with the command to use."""
     assert cli.run([str(tmp_path)]) == 2
     assert f"trackside report {tmp_path}" in capsys.readouterr().err
 
 
 def test_unknown_option_exits_with_2(capsys: pytest.CaptureFixture) -> None:
-    """An option that is none exits with 2 and proposes the nearest."""
+    """An unknown option exits with 2 and proposes the nearest."""
     assert cli.run(["report", "somewhere", "--jsno"]) == 2
     assert "--json" in capsys.readouterr().err
 
@@ -105,7 +105,7 @@ def test_error_is_one_line_and_no_traceback(tmp_path: Path) -> None:
 
 
 def test_unreadable_file_is_one_line(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """An error of the file system is told by its file and its reason."""
+    """An error of the file system names the file and the reason."""
     target = tmp_path / "no" / "such" / "folder" / "metrics.csv"
     assert cli.run(["export", str(trained_run), "--metrics", str(target)]) == 2
     assert capsys.readouterr().err == f"trackside: {target}: No such file or directory\n"
@@ -141,7 +141,7 @@ def test_closed_pipe_is_quiet(arguments: list[str], trained_run: Path) -> None:
 
 
 def test_terminal_without_unicode_gets_question_marks(trained_run: Path) -> None:
-    """Where the output cannot hold a character, the report goes on."""
+    """Where the output cannot hold a character, the report is still printed."""
     done = call("report", trained_run, "--no-html", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert "where the time went" in done.stdout

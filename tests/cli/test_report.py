@@ -28,7 +28,7 @@ def test_piped_report_is_plain_and_fits(trained_run: Path) -> None:
 
 
 def test_page_is_written_and_its_path_printed(run_copy: Path, capsys: pytest.CaptureFixture) -> None:
-    """Unless told otherwise, report.html is written into the run and its path printed in one line."""
+    """By default, report.html is written into the run and its path printed in one line."""
     assert cli.run(["report", str(run_copy)]) == 0
     page = run_copy / "report.html"
     assert page.is_file()
@@ -89,13 +89,13 @@ def test_contradiction_is_an_error(run_copy: Path, capsys: pytest.CaptureFixture
 
 
 def test_dead_run_is_said_to_be_dead(run_copy: Path, capsys: pytest.CaptureFixture) -> None:
-    """A run without a last word, which nobody trains, is dead, and its figures are told all the same."""
+    """A run without a final status that no process trains is dead, and its figures are still shown."""
     events = run_copy / "events-00000.jsonl"
     lines = events.read_text().splitlines(keepends=True)
     events.write_text("".join(line for line in lines if '"kind":"status"' not in line))
     assert cli.run(["report", str(run_copy), "--no-html"]) == 0
     out = capsys.readouterr().out
-    assert "dead: it ended without a word" in out
+    assert "dead: no final status was written" in out
     assert "step time" in out
 
 
@@ -106,7 +106,7 @@ def test_damage_is_told_at_the_end(run_copy: Path, capsys: pytest.CaptureFixture
     (run_copy / "config.json").unlink()
     assert cli.run(["report", str(run_copy), "--no-html"]) == 0
     out = capsys.readouterr().out
-    problems = out[out.index("problems of the run's files") :]
+    problems = out[out.index("problems with the run's files") :]
     assert "events-00000.jsonl" in problems
     assert "config.json" in problems
     assert "step time" not in problems

@@ -1,4 +1,4 @@
-"""`trackside watch`: on runs that do not exist yet, go on in another process, end, and die."""
+"""`trackside watch`: on runs that do not exist yet, that another process trains, that end, and that die."""
 
 import os
 import pty
@@ -60,7 +60,7 @@ def test_finished_run_ends_the_watch(trained_run: Path, capsys: pytest.CaptureFi
 def test_run_that_does_not_exist_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """One look at nothing says that there is nothing yet."""
     assert cli.run(["watch", str(tmp_path / "later"), "--once"]) == 0
-    assert "there is no run at" in capsys.readouterr().out
+    assert "waiting for a run at" in capsys.readouterr().out
 
 
 def test_interval_has_to_be_positive(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -73,11 +73,11 @@ def test_interval_has_to_be_positive(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_training_in_another_process_is_followed_to_its_end(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """Begun before the run exists, the watch waits, tells of the steps as they come, and ends with the run."""
+    """Started before the run exists, the watch waits, shows the steps as they come, and ends with the run."""
     path = tmp_path / "run"
     watch = start(command("watch", path, "--interval", "0.05"))
     assert watch.stdout is not None
-    assert "waiting for it" in watch.stdout.readline()
+    assert "waiting for a run" in watch.stdout.readline()
     trained = start(training(path, num_steps=300))
     out, errors = watch.communicate(timeout=120)
     assert watch.returncode == 0

@@ -32,12 +32,54 @@ def going_on(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_progress_and_time_left(going_on: Path) -> None:
-    """With a goal, the picture tells how far the run is and when it will be done at its speed."""
+    """With a goal, the picture shows how far the run is and when it will be done at its speed."""
     picture = render_picture(open_run(going_on), now=1203.0, width=80).plain
     assert "step 200 of 1,000, epoch 1  20 %" in picture
-    assert "10 steps per second, 3 min 23 s since it began, about 1 min 20 s left" in picture
+    assert "10 steps per second, 3 min 23 s since it started, about 1 min 20 s left" in picture
     assert "last row 3.0 s ago" in picture
     assert "(highest 0.5)" in picture
+
+
+def test_time_left_does_not_count_the_compile(tmp_path: Path) -> None:
+    """Right after a long compile, the speed is that of the steps, which will not compile again."""
+    clock = ManualClock(1000.0)
+    with RunLock(tmp_path):
+        events = EventWriter(tmp_path / event_file_name(0), clock)
+        events.write("leg", leg=1, step=0, epoch=0, goal=410)
+        clock.advance(69)
+        row = {"compile_ms": 6850.0, "device_wait_ms": 50.0, "steps_per_second": 1 / 6.9}
+        events.write_metrics(row, 10, 1, "time")
+        events.close()
+        run = open_run(tmp_path)
+        assert steps_per_second(run) == pytest.approx(20)
+        assert (
+            "20 steps per second, 1 min 9 s since it started, about 20 s left" in render_picture(run, 1069.0, 80).plain
+        )
+
+
+def test_curve_skips_rows_without_the_metric(tmp_path: Path) -> None:
+    """A row of another callback among those of training has no loss: that is not a loss that is not finite."""
+    with RunLock(tmp_path):
+        events = EventWriter(tmp_path / event_file_name(0), ManualClock(1000.0))
+        for step in range(1, 9):
+            events.write_metrics({"learning_rate": 0.1} if step % 2 else {"loss_mean": 1 / step}, step, 1, "train")
+        events.close()
+        (series,) = find_series(open_run(tmp_path))
+    assert series.values.tolist() == [1 / 2, 1 / 4, 1 / 6, 1 / 8]
+
+
+def test_early_stop_is_shown_with_its_reason(tmp_path: Path) -> None:
+    """A run that a callback ended before its goal is not shown as one that reached it."""
+    events = EventWriter(tmp_path / event_file_name(0), ManualClock(1000.0))
+    events.write("leg", leg=1, step=0, epoch=0, goal=100)
+    events.write("stop", reason="early stopping: val_loss did not improve on 0.5 in 3 checks", step=28)
+    events.write("status", status="success", step=28, epoch=2)
+    events.close()
+    run = open_run(tmp_path)
+    assert render_line(run).startswith("stopped early  step 28 of 100")
+    picture = render_picture(run, 1001.0, 80).plain
+    assert "stopped early" in picture.splitlines()[0]
+    assert "val_loss did not improve on 0.5 in 3 checks" in picture
 
 
 def test_bar_is_of_the_last_minute(going_on: Path) -> None:
@@ -49,7 +91,7 @@ def test_bar_is_of_the_last_minute(going_on: Path) -> None:
 
 
 def test_losses_and_the_judged_metric_are_shown(going_on: Path) -> None:
-    """Training and validation losses, and the metric by which the run is judged where that is none of them."""
+    """Training and validation losses, and the metric by which the run is judged if it is not one of them."""
     assert [series.label for series in find_series(open_run(going_on))] == ["train_loss", "val_accuracy"]
 
 
@@ -75,10 +117,10 @@ def test_run_without_rows_has_a_picture(tmp_path: Path) -> None:
         picture = render_picture(run, now=1001.0, width=80).plain
     assert "running" in picture
     assert "step 0" in picture
-    assert "the first row comes after about a second of steps" in picture
+    assert "shown after about a second of steps" in picture
 
 
-def test_run_that_begins_anew_has_a_picture(tmp_path: Path) -> None:
+def test_run_that_starts_over_has_a_picture(tmp_path: Path) -> None:
     """A leg from step 0 drops all metrics; until there are new ones, none is shown."""
     with RunLock(tmp_path):
         events = EventWriter(tmp_path / event_file_name(0), ManualClock(1000.0))

@@ -35,7 +35,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def call(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the real command in a process of its own, piped, in 80 columns."""
+    """Run the real command in a separate process, piped, in 80 columns."""
     return subprocess.run(
         command(*arguments),
         capture_output=True,

@@ -73,7 +73,9 @@ def test_no_finite_value_no_best() -> None:
 
 def test_best_of_a_run_has_its_step_and_the_last_value(tmp_path: Path) -> None:
     """The metric is chosen from the run's tables, and its best value comes with the step it was reached at."""
-    assert best_metric(run_with(tmp_path, [0.5, 0.9, 0.7])) == BestMetric("val_accuracy", 0.9, 20, 0.7, "max")
+    assert best_metric(run_with(tmp_path, [0.5, 0.9, 0.7])) == BestMetric(
+        *("val_accuracy", 0.9, 20, 0.7, "max", "val", "accuracy")
+    )
 
 
 def test_run_without_a_metric_has_no_best(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_indices_lie_in_the_series(length: int) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_gap_of_one_point_stays(bad: float) -> None:
-    """A single value that is not finite still interrupts the line, and hides no spike beside it."""
+    """A single value that is not finite still interrupts the line, and hides no spike next to it."""
     values = np.zeros(LENGTH)
     values[500_000], values[500_001] = bad, 9.0
     indices = spike_indices(values, 1000)

@@ -9,13 +9,9 @@ from rich.cells import cell_len
 from tests.cli.tiny_run import train_run
 from tests.report.made_up import write_run
 from trackside.findings import Finding
-from trackside.profiling.ledger import LedgerTotals
 from trackside.report import RunSummary, render_summary, summarise_run
 from trackside.report.compile_summary import CompileSummary, Recompile
-from trackside.report.ledger_bar import render_bar
-from trackside.report.moments import duration
 from trackside.report.terminal import progress_text
-from trackside.report.text_lines import fit, fit_tail, wrap
 from trackside.runs import Leg, SlowHost, open_run
 from trackside.runs.hosts import SilentHost
 
@@ -43,7 +39,7 @@ def test_verdicts_come_first(summary: RunSummary) -> None:
     """After the header comes what is wrong, with its evidence and what to do; then the figures, problems at the end."""
     text = shown(replace(summary, findings=[FINDING], problems=["events-00003.jsonl is missing"]))
     places = ["success", "input-bound: 63 %", "data wait share 63 %", "-> raise workers", "where the time went"]
-    places += ["step time", "device time in steps 11 to 14", "compiles", "memory", "goodput", "problems of the run"]
+    places += ["step time", "device time in steps 11 to 14", "compiles", "memory", "goodput", "problems with the run"]
     assert [text.find(place) for place in places] == sorted(text.find(place) for place in places)
     assert -1 not in [text.find(place) for place in places]
 
@@ -51,7 +47,7 @@ def test_verdicts_come_first(summary: RunSummary) -> None:
 def test_recompiles_are_told_with_the_argument(summary: RunSummary) -> None:
     """The argument that changed is named, from what to what, and what to do."""
     text = shown(summary)
-    assert "train_step again at step 31" in text
+    assert "train_step recompiled at step 31" in text
     assert "batch.inputs: shape (8, 4) -> (4, 4)" in text
 
 
@@ -60,24 +56,34 @@ def test_recompiles_for_one_reason_are_told_once(summary: RunSummary) -> None:
     change = [{"path": "batch.inputs", "kind": "shape", "old": "(8, 4)", "new": "(4, 4)"}]
     recompiles = [Recompile("train_step", step, 0.5, change, 1, "pad it") for step in range(1, 21)]
     text = shown(replace(summary, findings=[], compiles=CompileSummary(21, 20, 11.0, [], recompiles)))
-    assert "train_step again at step 1, 2, 3, 4 and 16 more, 10 s" in text
+    assert "train_step recompiled at step 1, 2, 3, 4 and 16 more, 10 s" in text
     assert text.count("batch.inputs") == 1
 
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [("dead", "dead: it ended without a word"), ("nan", "the loss was not finite"), ("interrupted", "interrupted")],
+    [
+        ("dead", "dead: no final status"),
+        ("nan", "the loss or the gradient norm was not finite"),
+        ("interrupted", "a signal"),
+    ],
 )
 def test_bad_ends_are_explained(status: str, said: str, summary: RunSummary) -> None:
     """How a run ended is said in words, where one word does not say it."""
     assert said in shown(replace(summary, status=status))
 
 
+def test_early_stop_is_shown_with_its_reason(summary: RunSummary) -> None:
+    """A run that a callback ended before its goal says so, and why."""
+    text = shown(replace(summary, status="stopped early", stop_reason="val_loss did not improve", goal=1000))
+    assert "stopped early: val_loss did not improve\n93 of 1,000 steps" in text
+
+
 def test_what_was_not_measured_says_how_to_get_it(summary: RunSummary) -> None:
     """Without captures and memory samples, the report says which callbacks take them."""
     text = shown(replace(summary, scopes=None, memory=None, step_time=None, ledger=None))
-    assert "a JaxProfilerConfig among the callbacks" in text
-    assert "a MemoryProfileConfig among the callbacks" in text
+    assert "add JaxProfilerConfig to `callbacks`" in text
+    assert "add MemoryProfileConfig to `callbacks`" in text
 
 
 def test_timers_are_told_where_there_are_some(summary: RunSummary) -> None:
@@ -93,20 +99,23 @@ def test_timers_are_told_where_there_are_some(summary: RunSummary) -> None:
 
 
 def test_legs_are_listed_where_there_are_several(summary: RunSummary) -> None:
-    """A training that went on shows each leg; one of a single leg shows none."""
+    """A resumed training shows each leg; a training with a single leg shows none."""
     legs = [Leg(1, 0, 50, 0.0, 60.0, "dead", None, None), Leg(2, 40, 93, 90.0, 150.0, "success", 120.0, 0.5)]
-    assert "1: from step 0 to 50, dead, 1 min" in shown(replace(summary, legs=legs))
+    assert "1: steps 0 to 50, dead, 1 min" in shown(replace(summary, legs=legs))
     assert "\nlegs" not in shown(summary)
 
 
 def test_slow_and_silent_hosts_are_named(summary: RunSummary) -> None:
-    """A process that holds up the others is told with its figures, and one that fell silent too."""
+    """A process that the others wait for is named with its figures, and so is one that stopped writing."""
     slow = SlowHost(7, "node-7", 0.030, 0.010, "data_wait", 0.022, 0.002)
     silent = SilentHost(3, "node-3", 100, 400, 120.0)
     text = " ".join(shown(replace(summary, slow_hosts=[slow], silent_hosts=[silent])).split())
-    assert "process 7 (node-7): 30 ms of its own per step, 3.0 times the others' 10 ms" in text
-    assert "waiting for data: 22 ms against 2 ms" in text
-    assert "process 3 (node-3): silent since step 100, 2 min before the others" in text
+    assert (
+        "process 7 (node-7): 30 ms per step without waiting for the device, 3.0 times the others' median of 10 ms"
+        in text
+    )
+    assert "mostly waiting for data, 22 ms against 2 ms" in text
+    assert "process 3 (node-3): last row at step 100, 2 min before the last row of the others" in text
 
 
 def test_hostile_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
@@ -122,33 +131,3 @@ def test_progress_is_told_with_its_goal() -> None:
     """A run that has not reached its goal says how far it is."""
     assert progress_text(50, 100, 1) == "50 of 100 steps, 1 epoch"
     assert progress_text(1000, 1000, 2) == "1,000 steps, 2 epochs"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (9.94, "9.9 s"), (59.7, "1 min"), (192, "3 min 12 s"), (7500, "2 h 5 min"), (270000, "3 d 3 h")],
-)
-def test_durations_read_like_people_write(seconds: float, text: str) -> None:
-    """Two units at most."""
-    assert duration(seconds) == text
-
-
-def test_bar_is_as_wide_as_the_time() -> None:
-    """The bar fills its width, each part by its share; letters where there are no colours."""
-    bar, *legend = render_bar(LedgerTotals(10.0, {"device_wait": 7.5, "data_wait": 2.5}), 60, plain=True)
-    assert bar.plain == "#" * 45 + "D" * 15
-    assert legend[0].plain == "# waiting for the device 75 %  D waiting for data 25 %"
-
-
-def test_text_is_cut_to_columns_and_not_to_characters() -> None:
-    """Wide characters take two columns."""
-    assert fit("日本語", 5) == "日本…"
-    assert fit_tail("a/b/c", 4) == "…b/c"
-    assert cell_len(fit_tail("日本語日本語", 5)) == 5
-
-
-def test_numbers_stay_with_their_units() -> None:
-    """No line begins with a unit."""
-    assert wrap("it is 532 kB and 12 % more than all that", 27) == ["it is 532 kB and 12 % more", "than all that"]
-    assert wrap("memory of 532 kB and a half", 21)[0] == "memory of 532 kB and"
-    assert wrap("the first is of 532 kB", 20) == ["the first is of", "532 kB"]

@@ -9,7 +9,7 @@ from trackside.logger import LoggerConfig
 
 
 def train(run_dir: Path) -> Path:
-    """Train, stop, and go on: two legs with validation, a ragged batch, checkpoints, memory samples and captures."""
+    """Train, stop, and resume: two legs with validation, a ragged batch, checkpoints, memory samples and captures."""
     before = Path.cwd()
     os.chdir(run_dir.parent)  # the memory profiler writes below the working directory
     try:

@@ -1,7 +1,7 @@
-"""The `trackside` command: finds the command that was asked for, and says what went wrong in one line.
+"""The `trackside` command: runs a command, and reports errors in one line.
 
-Each command is a function in a module of its own, which is imported when it is asked for. `trackside --help` imports
-none of them, and nothing that it shows needs jax.
+Each command is a function in its own module, which is imported when the command runs. `trackside --help` imports none
+of them, and needs no jax.
 """
 
 import importlib
@@ -20,10 +20,10 @@ FINE = 0
 ERROR = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
-"""What a shell shows for a program that writes to a pipe nobody reads any more, as in `trackside ls | head`."""
+"""What a shell reports for a program whose output is no longer read, as in `trackside ls | head`."""
 
 DEBUG = "TRACKSIDE_DEBUG"
-"""Set to anything but 0, errors come with their traceback."""
+"""If set to anything but 0, errors show their traceback."""
 
 
 def main() -> None:
@@ -38,10 +38,10 @@ def run(arguments: Sequence[str]) -> int:
         arguments: The words after `trackside`.
 
     Returns:
-        The exit code: 0 if all went well, 1 if a comparison found a regression, 2 after an error, 130 after Ctrl-C, 141
-        if what reads the output stopped reading.
+        The exit code: 0 for success, 1 if a comparison found a regression, 2 after an error, 130 after Ctrl-C, 141 if
+        the reader of the output closed the pipe.
     """
-    _write_what_the_terminal_can_show()
+    _replace_unencodable_characters()
     try:
         code = _dispatch(list(arguments))
         sys.stdout.flush()
@@ -64,7 +64,7 @@ def load_command(name: str) -> Callable[..., int | None]:
 
 
 def description_of(function: Callable[..., Any]) -> str:
-    """What the help of a command says above its arguments: the docstring up to them, examples included."""
+    """The help of a command above its arguments: its docstring up to them, including the examples."""
     paragraphs = (inspect.getdoc(function) or "").partition("\nArgs:")[0].rstrip().split("\n\n")
     return "\n\n".join(text if text.startswith("Examples:") else textwrap.fill(text, 79) for text in paragraphs)
 
@@ -83,7 +83,7 @@ def _call(function: Callable[..., int | None], name: str, arguments: list[str]) 
     import tyro
 
     if not {"-h", "--help"}.isdisjoint(arguments):
-        # Written here: tyro makes one long line of each paragraph.
+        # Printed here because tyro turns each paragraph into one long line.
         sys.stdout.write(f"{description_of(function)}\n\n")
         sys.stdout.flush()
     try:
@@ -94,7 +94,7 @@ def _call(function: Callable[..., int | None], name: str, arguments: list[str]) 
             args=arguments,
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-    except SystemExit as end:  # after the help, or after arguments that do not fit
+    except SystemExit as end:  # after the help, or after bad arguments
         return end.code if isinstance(end.code, int) else FINE
     return code or FINE
 
@@ -105,18 +105,18 @@ def _in_one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     what = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"unexpected {what} (a bug: {DEBUG}=1 shows where; `trackside doctor` prints what a report of it needs)"
+    return f"unexpected {what} (this is a bug: {DEBUG}=1 shows where; include `trackside doctor` in a bug report)"
 
 
-def _write_what_the_terminal_can_show() -> None:
-    """Let a terminal that is not UTF-8 show a question mark, where Python would stop at a bar of blocks."""
+def _replace_unencodable_characters() -> None:
+    """Show a question mark where the terminal cannot encode a character, instead of failing at a bar of blocks."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # pytest and notebooks have streams of their own
+        if isinstance(stream, io.TextIOWrapper):  # pytest and notebooks replace the streams
             stream.reconfigure(errors="replace")
 
 
 def _drop_output() -> None:
-    """Let Python flush at its end without another error about the closed pipe."""
+    """Let Python flush at exit without another error about the closed pipe."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # no real file behind it

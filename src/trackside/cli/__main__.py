@@ -1,4 +1,4 @@
-"""`python -m trackside.cli`: the `trackside` command where its script is not on the path."""
+"""`python -m trackside.cli`: the `trackside` command, for when its script is not on the path."""
 
 from trackside.cli import main
 

@@ -1,4 +1,4 @@
-"""Types of arguments that several commands have, as the command line reads and names them."""
+"""Types of arguments that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,19 +10,19 @@ RunPath = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
 """A run's directory."""
 
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
-"""An option without a value, off unless given."""
+"""An option without a value, off by default."""
 
 OptionalFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
-"""A file; None unless given."""
+"""A file; None by default."""
 
 OptionalDirectory = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
-"""A directory; None unless given."""
+"""A directory; None by default."""
 
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
-"""A name; None unless given."""
+"""A name; None by default."""
 
 HERE = ""
-"""What `FileOrDefault` is where the option was given without a file."""
+"""The value of `FileOrDefault` if the option was given without a file."""
 
 FileOrDefault = Annotated[
     str | None,
@@ -35,4 +35,4 @@ FileOrDefault = Annotated[
     ),
     tyro.conf.arg(help_behavior_hint=""),
 ]
-"""An option whose file may be left out: None unless given, `HERE` without a file."""
+"""An option whose file may be omitted: None by default, `HERE` without a file."""

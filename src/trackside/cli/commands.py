@@ -1,4 +1,4 @@
-"""The commands by name, what `trackside --help` says of them, and what it says to a name that is none."""
+"""The commands by name, the text of `trackside --help`, and the error for an unknown command."""
 
 import difflib
 import os
@@ -18,16 +18,16 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Command("demo", "demo", "train on digits, and show what made the first run slow"),
-    "report": Command("report", "report", "how a run went: verdicts, time, memory; report.html"),
-    "watch": Command("watch", "watch", "follow a run that is going on"),
-    "compare": Command("compare", "compare", "what got slower from one run to another; for CI"),
-    "ls": Command("ls", "list_runs", "the runs in a directory: status, steps, speed, best metric"),
-    "export": Command("export", "export", "metrics as CSV or Parquet, captures for Perfetto"),
-    "trace": Command("trace", "trace", "where the device's time went in any JAX profile"),
-    "doctor": Command("doctor", "doctor", "what a bug report needs: versions, devices, profiler"),
-    "completion": Command("completion", "completion", "let the shell complete commands and options"),
-    "version": Command("version", "version", "the version of trackside"),
+    "demo": Command("demo", "demo", "train on digits twice, and show what made the first run slow"),
+    "report": Command("report", "report", "how a run went: findings, time, memory; writes report.html"),
+    "watch": Command("watch", "watch", "follow a run while it trains"),
+    "compare": Command("compare", "compare", "what got slower between two runs; can fail a CI job"),
+    "ls": Command("ls", "list_runs", "list runs: status, steps, speed, best metric"),
+    "export": Command("export", "export", "export metrics to CSV or Parquet, captures to Perfetto"),
+    "trace": Command("trace", "trace", "where the device time went in any JAX profile"),
+    "doctor": Command("doctor", "doctor", "versions, devices, profiler: what to put in a bug report"),
+    "completion": Command("completion", "completion", "shell completion for commands and options"),
+    "version": Command("version", "version", "print the version"),
 }
 
 _HELP = """\
@@ -37,15 +37,15 @@ Train JAX models with the stopwatch running. trackside {version}
 
 {commands}
 
-A run is the directory that LoggerConfig.log_path names. To begin with:
-  trackside demo                        train something: the run is runs/demo
-  trackside report runs/demo            what to do about its speed
-  trackside ls runs                     what there is
+A run is the directory that LoggerConfig.log_path names. To get started:
+  trackside demo                        train a small model into runs/demo
+  trackside report runs/demo            see where its time went
+  trackside ls runs                     list all runs
 
-`trackside COMMAND --help` has the arguments and examples of a command.
+Run `trackside COMMAND --help` for the arguments of a command, with examples.
 
-Exit codes: 0 fine, 1 a regression (compare), 2 an error, 130 Ctrl-C.
-TRACKSIDE_DEBUG=1 shows the traceback of an error. NO_COLOR=1: no colours.
+Exit codes: 0 success, 1 regression (compare), 2 error, 130 Ctrl-C.
+TRACKSIDE_DEBUG=1 shows the traceback of an error, NO_COLOR=1 turns colours off.
 """
 
 
@@ -57,12 +57,12 @@ def render_help() -> str:
 
 
 def unknown_command(name: str) -> ConfigError:
-    """The error for a command that is none, with what was probably meant."""
+    """The error for an unknown command, with a suggestion."""
     nearest = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
     if os.path.exists(name):
-        hint = f"to see how a run went: trackside report {name}"
+        hint = f"to see how a run went, use `trackside report {name}`"
     elif nearest:
         hint = f"did you mean `trackside {nearest[0]}`?"
     else:
-        hint = f"there are {', '.join(COMMANDS)}"
-    return ConfigError(f"{name!r} is no command; {hint}")
+        hint = f"the commands are {', '.join(COMMANDS)}"
+    return ConfigError(f"unknown command {name!r}; {hint}")

@@ -10,7 +10,7 @@ from trackside.cli.output import open_console, print_json, print_lines, print_pa
 from trackside.errors import ConfigError
 
 REGRESSION = 1
-"""The exit code that says so."""
+"""The exit code for a regression."""
 
 
 def compare(
@@ -20,9 +20,9 @@ def compare(
     json: Flag = False,
     html: OptionalFile = None,
 ) -> int:
-    """Say what got slower from one run to another, or from one trace to another, and why.
+    """Show what got slower between two runs, or between two traces, and why.
 
-    Exit codes: 0 without a regression, 1 with one, 2 after an error. Without --max-slowdown nothing is a regression.
+    Exit codes: 0 no regression, 1 regression, 2 error. There is only a regression if --max-slowdown is given.
 
     Examples:
       trackside compare runs/before runs/after
@@ -31,11 +31,11 @@ def compare(
       trackside compare runs/before runs/after --html difference.html
 
     Args:
-        a: The run to compare with, or a directory with a trace.
-        b: The run that may have become slower, or a directory with a trace.
-        max_slowdown: How much slower a step may become, such as 5% or 0.05, before it is a regression.
+        a: The baseline: a run, or a directory with a trace.
+        b: What to compare with it: a run, or a directory with a trace.
+        max_slowdown: How much slower a step may get before it is a regression, such as 5% or 0.05.
         json: Print the differences as JSON.
-        html: Write a page with the differences as charts and tables, one file that opens without network.
+        html: Write the differences as a self-contained page with charts and tables.
     """
     limit = None if max_slowdown is None else check_limit(max_slowdown)
     from trackside.compare import compare_runs
@@ -56,14 +56,14 @@ def compare(
 
 
 def check_limit(text: str) -> str:
-    """Refuse a bare number that was meant as percent: 5 is 500 %, a limit that nothing ever exceeds.
+    """Reject a bare number that was meant as a percentage: 5 would be 500 %, a limit that nothing ever exceeds.
 
     Raises:
         ConfigError: It is 1 or more, without a percent sign.
     """
     try:
         number = float(text)
-    except ValueError:  # with a percent sign, or nothing that the comparison can read
+    except ValueError:  # with a percent sign, or something that the comparison rejects
         return text
     if number >= 1:
         raise ConfigError(f"--max-slowdown: {text} is {100 * number:g} %; write {text}% or {number / 100:g}")

@@ -12,7 +12,7 @@ from trackside.cli.commands import COMMANDS
 
 
 def completion(shell: Annotated[tyro.conf.Positional[Literal["bash", "zsh"]], tyro.conf.arg(metavar="SHELL")]) -> None:
-    """Print a script that lets the shell complete commands and options with the Tab key.
+    """Print a script for tab completion of commands and options.
 
     Examples:
       source <(trackside completion bash)      in this shell
@@ -26,16 +26,16 @@ def completion(shell: Annotated[tyro.conf.Positional[Literal["bash", "zsh"]], ty
     for name, command in COMMANDS.items():
         app.command(name=name, help=command.summary)(load_command(name))
     with io.StringIO() as script, contextlib.redirect_stdout(script):
-        with contextlib.suppress(SystemExit):  # how tyro ends after it has printed
+        with contextlib.suppress(SystemExit):  # tyro exits after printing
             app.cli(prog="trackside", args=["--tyro-print-completion", shell], config=(tyro.conf.FlagCreatePairsOff,))
         text = script.getvalue()
     sys.stdout.write(_complete_paths(text))
 
 
 def _complete_paths(script: str) -> str:
-    """Let paths be completed where there is nothing else: tyro does so after options, and not for a RUN.
+    """Complete paths where there is nothing else to complete: tyro does so after options, but not for a RUN.
 
-    What it completes them from has the words before it in front, since it joins what bash splits at colons.
+    It completes from the current word with the words before it, since it joins what bash splits at colons.
     """
     asked = '"$completions" == "__TYRO_COMPLETE_FILES__"'
     changes = {

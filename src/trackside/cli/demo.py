@@ -12,18 +12,18 @@ def demo(
 ) -> None:
     """Train a small network on handwritten digits twice, and show what made the first run slow.
 
-    The first run has a slow loader, the second one that fetches ahead. Prints the verdict on the first and the
-    comparison of both, and writes their reports. Needs the extra demo, and no network.
+    The first run has a slow loader; the loader of the second run prefetches. Prints the findings of the first run and
+    a comparison of the two, and writes their reports. Needs the extra `demo`, but no network.
 
     Examples:
       trackside demo
       trackside demo trainer.seed=1 optimizer.scheduler.lr=0.01
-      trackside report runs/demo               afterwards: how it went
+      trackside report runs/demo               see how it went
 
     Args:
         overrides: Changes to the configs, such as trainer.seed=1.
-        run_dir: Where to write the second run; the first goes beside it, and earlier demos there are removed.
+        run_dir: Where to write the second run; the first is written next to it. Earlier demos there are removed.
     """
-    from trackside import demo as digits  # brings jax, which --help does not need
+    from trackside import demo as digits  # imports jax, which --help does not need
 
     digits.run(run_dir, overrides)

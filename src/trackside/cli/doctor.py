@@ -19,17 +19,17 @@ def doctor(
     json: Flag = False,
     timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 90.0,
 ) -> None:
-    """Print what a bug report needs: versions, devices, whether the profiler works, and where things lie.
+    """Print what belongs in a bug report: versions, devices, whether the profiler works, disk space.
 
-    Takes a tiny profile, in a process of its own, to see whether that works. An item that cannot be found out is said
-    to be so; nothing is changed, and no secrets are printed.
+    Takes a tiny profile in a separate process to test the profiler. Items that cannot be determined are marked as such.
+    Changes nothing, and prints no secrets.
 
     Examples:
       trackside doctor
       trackside doctor --json > doctor.json
 
     Args:
-        json: Print it as JSON.
+        json: Print the results as JSON.
         timeout: How long to wait for jax and its profiler.
     """
     from trackside.cli.doctor_checks import examine
@@ -45,7 +45,8 @@ def doctor(
 
 
 def _render(check: "Check", name_width: int, width: int) -> Text:
-    from trackside.report.text_lines import printable, wrap
+    from trackside.report.terminal_lines import printable
+    from trackside.text import wrap
 
     style = _STYLES[check.status]
     margin = " " * (name_width + 4)

@@ -1,4 +1,4 @@
-"""What `trackside doctor` looks at. Each check stands for itself: one that fails is told, and the others go on."""
+"""The checks of `trackside doctor`. They are independent: one that fails is reported, and the others still run."""
 
 import importlib.metadata
 import importlib.util
@@ -36,21 +36,21 @@ VARIABLES = (
     "NCCL_",
     "TRACKSIDE_",
 )
-"""What the names of environment variables begin with that change how jax and trackside behave."""
+"""Prefixes of the environment variables that change how jax and trackside behave."""
 MIN_FREE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of a check."""
 
     name: str
     status: Literal["ok", "note", "failed"]
-    """`note` is worth a look, `failed` does not work or could not be found out."""
+    """`note` is worth a look; `failed` does not work or could not be determined."""
     lines: list[str]
-    """What people read of it."""
+    """The result for people."""
     details: dict[str, Any] = field(default_factory=dict)
-    """The same and more for programs."""
+    """The result for programs, with more detail."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -58,7 +58,7 @@ class Check:
 
 
 def examine(timeout_s: float) -> list[Check]:
-    """Look at everything that a bug report needs.
+    """Run all checks.
 
     Args:
         timeout_s: How long to wait for jax and its profiler.
@@ -76,17 +76,17 @@ def examine(timeout_s: float) -> list[Check]:
 
 
 def _safely(name: str, check: Callable[[], Iterator[Check]]) -> list[Check]:
-    """The results of a check, or that it failed: whatever is the matter with a machine, the rest is worth telling."""
+    """The results of a check, or its failure: the other checks are useful whatever is wrong with this one."""
     found: list[Check] = []
     try:
         found.extend(check())
     except Exception as error:
-        found.append(Check(name, "failed", [f"could not be found out: {type(error).__name__}: {error}"]))
+        found.append(Check(name, "failed", [f"could not be determined: {type(error).__name__}: {error}"]))
     return found
 
 
 def check_versions() -> Iterator[Check]:
-    """Python and the packages that a training rests on."""
+    """Python and the packages that training depends on."""
     yield Check("python", "ok", [f"{platform.python_version()}  {sys.executable}"], {"executable": sys.executable})
     found = {package: _version(package) for package in (*PACKAGES, *PLUGINS)}
     installed = {package: version for package, version in found.items() if version}
@@ -105,7 +105,7 @@ def check_machine() -> Iterator[Check]:
 
 
 def check_jax(timeout_s: float) -> Iterator[Check]:
-    """Devices, compilation cache and profiler, as a process of its own sees them: a driver that hangs ends with it."""
+    """Devices, compilation cache and profiler, checked in a separate process, which can be killed if a driver hangs."""
     command = [sys.executable, "-m", "trackside.cli.doctor_probe"]
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
@@ -122,7 +122,7 @@ def check_jax(timeout_s: float) -> Iterator[Check]:
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
-    """The answer in a line of the probe; none in what a driver prints."""
+    """The answer in a line of the probe's output; none for lines that a driver printed."""
     try:
         yield msgspec.json.decode(line)
     except msgspec.DecodeError:
@@ -130,7 +130,7 @@ def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
 
 
 def check_optional_packages() -> Iterator[Check]:
-    """What extras have brought, and how to get the others."""
+    """Optional packages, and how to install the missing ones."""
     versions = {module: _version(_distribution(module)) for module in EXTRAS}
     lines = _in_lines([f"{module} {version}" for module, version in versions.items() if version])
     for module, version in versions.items():
@@ -148,7 +148,7 @@ def check_disk() -> Iterator[Check]:
 
 
 def check_variables() -> Iterator[Check]:
-    """Environment variables that change how jax and trackside behave, without secrets."""
+    """Environment variables that change how jax and trackside behave; secrets are redacted."""
     found = {
         name: REDACTED if is_secret_name(name) else redact(value)
         for name, value in sorted(os.environ.items())
@@ -162,7 +162,7 @@ def check_terminal() -> Iterator[Check]:
     from trackside.cli.output import open_console
 
     console = open_console()
-    shown = "a terminal" if console.is_terminal else "no terminal (a pipe or a file)"
+    shown = "a terminal" if console.is_terminal else "not a terminal (a pipe or a file)"
     colours = console.color_system or "no colours"
     details = {
         "is_terminal": console.is_terminal,
@@ -176,13 +176,13 @@ def check_terminal() -> Iterator[Check]:
 
 
 def check_git() -> Iterator[Check]:
-    """The state of the code in the working directory, which goes into each run."""
+    """The git state of the working directory, which each run records."""
     state = git_state(Path.cwd())
     if state is None:
-        why = "git is not installed" if shutil.which("git") is None else "the working directory is in no repository"
-        yield Check("git", "note", [f"{why}: runs do not record the code's state"])
+        why = "git is not installed" if shutil.which("git") is None else "the working directory is not in a repository"
+        yield Check("git", "note", [f"{why}: runs will not record the state of the code"])
     else:
-        changed = "with changes" if state["dirty"] else "unchanged"
+        changed = "with uncommitted changes" if state["dirty"] else "clean"
         yield Check("git", "ok", [f"commit {state['commit'][:12]}, {changed}"], state)
 
 
@@ -194,12 +194,12 @@ def _version(distribution: str) -> str | None:
 
 
 def _distribution(module: str) -> str:
-    """What a package is called where it is installed from."""
+    """The name under which a package is installed."""
     return {"sklearn": "scikit-learn"}.get(module, module)
 
 
 def _in_lines(words: list[str], width: int = 60) -> list[str]:
-    """Words in lines of at most so many columns."""
+    """Words, separated by commas, in lines of at most `width` columns."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 2 + len(word) <= width:

@@ -1,6 +1,6 @@
-"""What `trackside doctor` asks of jax, in a process of its own: `python -m trackside.cli.doctor_probe`.
+"""The jax checks of `trackside doctor`, run in a separate process: `python -m trackside.cli.doctor_probe`.
 
-Prints one line of JSON for each answer as soon as it is known, so that a profiler that hangs costs only its own.
+Prints each answer as one line of JSON as soon as it is known, so that a hanging profiler loses only its own answer.
 """
 
 import os
@@ -31,17 +31,17 @@ def devices() -> dict[str, Any]:
 
 
 def compile_cache() -> dict[str, Any]:
-    """Where compiled programs are kept for the next run, if they are."""
+    """Whether compiled programs are cached for the next run, and where."""
     directory = jax.config.values.get("jax_compilation_cache_dir")
     if not directory:
-        lines = ["off: each run compiles anew; JAX_COMPILATION_CACHE_DIR=<dir> keeps programs"]
+        lines = ["off: each run compiles again; set JAX_COMPILATION_CACHE_DIR=<dir> to keep programs"]
         return {"status": "note", "lines": lines, "details": {"directory": None}}
     if "://" in directory:
         return {"status": "ok", "lines": [directory], "details": {"directory": directory}}
     path = Path(directory)
     sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()] if path.is_dir() else []
     writable = os.access(path if path.is_dir() else path.parent, os.W_OK)
-    lines = [f"{directory}: {len(sizes)} files, {num_bytes(sum(sizes))}{'' if writable else '; cannot be written'}"]
+    lines = [f"{directory}: {len(sizes)} files, {num_bytes(sum(sizes))}{'' if writable else '; not writable'}"]
     details = {"directory": directory, "num_files": len(sizes), "size_bytes": sum(sizes), "is_writable": writable}
     return {"status": "ok" if writable else "failed", "lines": lines, "details": details}
 
@@ -64,14 +64,14 @@ def profiler() -> dict[str, Any]:
     resolved = report.coverage.resolved_share
     details = {"num_events": report.num_events, "num_runs": len(report.runs), "resolved_share": resolved}
     if resolved is None:
-        lines = [f"takes profiles, but none of the {NUM_STEPS} steps was seen on a device", *report.missing]
+        lines = [f"profiles can be taken, but none of the {NUM_STEPS} steps was seen on a device", *report.missing]
         return {"status": "failed", "lines": lines, "details": details}
     lines = [f"works: {len(report.runs)} of {NUM_STEPS} steps seen, {percent(resolved)} of their time attributed"]
     return {"status": "ok" if len(report.runs) == NUM_STEPS else "note", "lines": lines, "details": details}
 
 
 def main() -> None:
-    """Answer everything, each for itself."""
+    """Run all probes independently."""
     probes: dict[str, Callable[[], dict[str, Any]]] = {
         "devices": devices,
         "compile cache": compile_cache,

@@ -1,4 +1,4 @@
-"""A run's metrics as one table in a file: CSV, or Parquet."""
+"""The metrics of a run as one table in a CSV or Parquet file."""
 
 import csv
 import math
@@ -16,24 +16,26 @@ _INDEX = ("mode", "step", "epoch", "t")
 
 
 def write_metrics(metrics: Mapping[str, MetricTable], path: Path, mode: str | None = None) -> int:
-    """Write metrics to a file, by the form that its name ends in.
+    """Write metrics to a file in the format of its suffix.
 
     Args:
         metrics: The metrics by mode, as `Run.metrics`.
         path: The file, *.csv or *.parquet.
-        mode: Only this mode; None for all.
+        mode: Write only this mode; None for all.
 
     Returns:
         The number of rows.
 
     Raises:
-        ConfigError: There is no such mode, or the file's name ends in something else.
-        MissingExtraError: Parquet is asked for and pyarrow is not installed.
+        ConfigError: There is no such mode, or the suffix is neither .csv nor .parquet.
+        MissingExtraError: The file is Parquet, and pyarrow is not installed.
     """
     if path.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--metrics: expected a file that ends in .csv or .parquet, got {str(path)!r}")
+        raise ConfigError(f"--metrics: expected a *.csv or *.parquet file, got {str(path)!r}")
     if mode is not None and mode not in metrics:
-        raise ConfigError(f"--mode: the run has no metrics of mode {mode!r}; there are {', '.join(metrics) or 'none'}")
+        raise ConfigError(
+            f"--mode: the run has no metrics of mode {mode!r}; its modes are {', '.join(metrics) or 'none'}"
+        )
     chosen = {name: table for name, table in metrics.items() if mode in (None, name)}
     if path.suffix == ".csv":
         _write_csv(chosen, path)
@@ -43,7 +45,7 @@ def write_metrics(metrics: Mapping[str, MetricTable], path: Path, mode: str | No
 
 
 def _names(metrics: Mapping[str, MetricTable]) -> list[str]:
-    """The metrics of all modes; the epoch, which rows of training repeat among their metrics, is a column already."""
+    """The metrics of all modes, without the epoch, which is a column already."""
     names = dict.fromkeys(name for table in metrics.values() for name in table.names)
     return [name for name in names if name not in _INDEX]
 

@@ -1,4 +1,4 @@
-"""What commands write to: a terminal, or a pipe that may be closed before they are done."""
+"""The output of commands: a terminal, or a pipe that may be closed early."""
 
 import sys
 from pathlib import Path
@@ -8,33 +8,33 @@ import msgspec
 from rich.console import Console, RenderableType
 
 MAX_WIDTH = 120
-"""Wider than this, lines are hard to read."""
+"""Longer lines are hard to read."""
 
 
 class OutputConsole(Console):
-    """A console that leaves it to the command line what a closed pipe means.
+    """A console that lets the caller handle a closed pipe.
 
-    Rich would end the process with exit code 1, which says that there is a regression.
+    Rich would exit with code 1, which means a regression.
     """
 
     def on_broken_pipe(self) -> NoReturn:
-        """Say so to the caller."""
+        """Tell the caller."""
         raise BrokenPipeError
 
 
 def open_console() -> OutputConsole:
-    """The console for what a command shows: in colours on a terminal, plain text in a pipe."""
-    # Names of runs, scopes and operations are shown as they are, also with brackets and colons.
+    """The console of a command: colours on a terminal, plain text in a pipe."""
+    # Names of runs, scopes and operations are shown as they are, brackets and colons included.
     return OutputConsole(markup=False, emoji=False, highlight=False)
 
 
 def usable_width(console: Console) -> int:
-    """The columns that a command fills."""
+    """The number of columns to fill."""
     return min(console.width, MAX_WIDTH)
 
 
 def print_lines(console: Console, content: RenderableType) -> None:
-    """Print without the spaces that fill up the lines of tables, which only a terminal has a use for."""
+    """Print; in a pipe without the trailing spaces that tables have."""
     if console.is_terminal:
         console.print(content)
         return
@@ -44,7 +44,7 @@ def print_lines(console: Console, content: RenderableType) -> None:
 
 
 def print_path(console: Console, what: str, path: Path) -> None:
-    """Say where something is, in one line however long: it is there to be copied."""
+    """Print where something is, on one line however long, so that it can be copied."""
     console.print(f"{what} {path}", soft_wrap=True)
 
 
@@ -54,5 +54,5 @@ def print_json(plain: dict[str, Any]) -> None:
 
 
 def to_json(plain: dict[str, Any]) -> str:
-    """Plain values as JSON; what is not finite becomes null, since JSON has no word for it."""
+    """Plain values as JSON; non-finite numbers become null."""
     return msgspec.json.format(msgspec.json.encode(plain), indent=1).decode() + "\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from trackside.cli.arguments import HERE, FileOrDefault, Flag, OptionalFile, RunPath
 from trackside.cli.output import open_console, print_lines, print_path, to_json, usable_width
 from trackside.errors import ConfigError
+from trackside.run_layout import SUMMARY_FILE_NAME
 
 STDOUT = "-"
 
@@ -18,31 +19,31 @@ def report(
     no_html: Flag = False,
     open: Flag = False,
 ) -> None:
-    """Say how a run went, also one that is going on or died.
+    """Show how a run went, whether it has finished, is still training, or died.
 
-    Prints the verdicts with their evidence and what to do, where the time went, how long steps took, the scopes that
-    took the device's time, recompiles with the argument that changed, memory and goodput; and writes report.html into
-    the run's directory, one file that opens without network.
+    Prints findings with their evidence and advice, where the time went, step times, device time by scope, recompiles
+    with the argument that changed, memory and goodput. Also writes report.html, a self-contained page, into the run's
+    directory.
 
     Examples:
       trackside report runs/demo
-      trackside report runs/demo --open              and show the page in a browser
-      trackside report runs/demo --json              write runs/demo/summary.json too
+      trackside report runs/demo --open              also open the page in a browser
+      trackside report runs/demo --json              also write runs/demo/summary.json
       trackside report runs/demo --json - | jq .step_time.p50_s
       trackside report runs/demo --no-html | less
 
     Args:
         run: The run's directory, or one of its event files.
-        json: Write the figures as JSON: to FILE, to the run's summary.json without one, to the output alone with -.
-        html: Where to write the page, instead of the run's report.html.
-        no_html: Write no page.
+        json: Write the figures as JSON to FILE (default: summary.json in the run; - prints only the JSON).
+        html: Write the page to this file instead of report.html in the run.
+        no_html: Do not write the page.
         open: Open the page in a browser.
     """
     from trackside.report import render_summary, summarise_run
     from trackside.runs import open_run
 
     if no_html and (html is not None or open):
-        raise ConfigError(f"--no-html and {'--open' if open else '--html'}: give one of the two, not both")
+        raise ConfigError(f"--no-html and {'--open' if open else '--html'} contradict each other; drop one of them")
     opened = open_run(run)
     summary = summarise_run(opened)
     console = open_console()
@@ -52,9 +53,8 @@ def report(
         print_lines(console, render_summary(summary, usable_width(console)))
         console.print()
     if json is not None and json != STDOUT:
-        from trackside.report.summary import FILE_NAME
-
-        print_path(console, "figures", summary.write(opened.path / FILE_NAME if json == HERE else Path(json)))
+        target = opened.path / SUMMARY_FILE_NAME if json == HERE else Path(json)
+        print_path(console, "figures", summary.write(target))
     if not no_html and (json != STDOUT or html is not None or open):
         from trackside.report.html import write_html_report
 
@@ -62,4 +62,4 @@ def report(
         if json != STDOUT:
             print_path(console, "page   ", page)
         if open and not webbrowser.open(page.resolve().as_uri()):
-            raise ConfigError(f"--open: no browser was found; open {page} yourself")
+            raise ConfigError(f"--open: no browser found; open {page} yourself")

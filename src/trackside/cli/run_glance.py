@@ -1,28 +1,34 @@
-"""A run at a glance, for lists of many: from few rows of its event file, found without decoding the others.
+"""A run at a glance, for lists of many runs: from a few rows of its event file, without decoding the others.
 
-Rows begin with their kind, so that the last status, the validations and the last steps are found by searching bytes. Of
-a file that is larger than `MAX_SCANNED_BYTES` only the beginning and the end are looked at.
+Rows begin with their kind, so that the few that matter are found by searching bytes; so are the values of a metric, of
+which there may be thousands. Of a file larger than `MAX_SCANNED_BYTES`, only the beginning and the end are read.
 """
 
+import itertools
+import re
 import statistics
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from trackside.report.best_metric import BestMetric, Monitored, best_of, choose_metric
+from trackside.report.best_metric import BestMetric, best_of, choose_metric
+from trackside.report.run_status import RunStatus, judge_status
 from trackside.runs.event_file import process_index_of
 from trackside.runs.liveness import is_held
-from trackside.runs.status import status_of
+from trackside.runs.status import UNKNOWN, status_of
 
 MAX_SCANNED_BYTES = 64 << 20
 _END_BYTES = 8 << 20
 _NUM_TIMED_ROWS = 50
-_MAX_ROWS = 2000
-"""Rows of a metric that are decoded at most, the last ones."""
+_NUM_NAMED_ROWS = 5
+"""Last rows of a mode whose metrics are looked at: the very last may be a row of a callback, without a loss."""
+_NUMBER = rb"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+_HISTORY = re.compile(rb'\n\{"kind":"(?:format|leg|status|stop)"')
+_REPORTS = ("metrics", "leg", "leg_end", "status")
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,15 @@ class Glance:
 
     path: Path
     status: str
+    stop_reason: str | None
+    """Why a callback ended the training before its goal."""
     step: int
     epoch: int
     steps_per_second: float | None
-    """Of its last steps; None where none was timed."""
+    """Over its last steps; None if none was timed."""
     best: BestMetric | None
     is_best_of_all: bool
-    """Whether all rows of that metric were looked at."""
+    """Whether all rows of that metric were read."""
     started_at: float
     ended_at: float
 
@@ -46,140 +54,158 @@ class Glance:
         return {**asdict(self), "path": str(self.path)}
 
 
-def glance_at(path: Path) -> Glance | None:
+def glance_at(path: Path) -> Glance:
     """Look at a run.
 
     Args:
         path: The run's directory.
 
     Returns:
-        What there is to see; None where no event file can be read.
+        The glance. Its status is `unknown` if the event file cannot be read, or has rows that make no sense.
     """
-    file = min((entry for entry in path.iterdir() if process_index_of(entry) is not None), default=None)
-    if file is None:
-        return None
     try:
-        rows, changed_at = _Rows.of(file), file.stat().st_mtime
-    except OSError:
-        return None
-    head, tail = rows.first(), next(rows.backward(), {})
-    # The last one, as the reader of the whole file has it: a leg may go on from a step before the highest.
-    reports = rows.backward("metrics", "leg", "leg_end", "status")
-    last = next((row for row in reports if row.get("step") is not None), {})
-    best, is_best_of_all = _best(rows)
+        return _glance_at(path)
+    except Exception:  # whatever is in one file, a list shows the other runs
+        return Glance(path, UNKNOWN, None, 0, 0, None, None, True, *([_changed_at(path)] * 2))
+
+
+def _glance_at(path: Path) -> Glance:
+    file = min(entry for entry in path.iterdir() if process_index_of(entry) is not None)
+    rows = _Rows.of(file)
+    first, last = rows.first(), next(rows.backward(), {})
+    # The last one, as the full reader has it: a leg may resume from a step before the highest.
+    reported = next((row for row in rows.backward(*_REPORTS) if row.get("step") is not None), {})
+    step = int(reported.get("step") or 0)
+    status = _status(rows.history(), is_held(path), step)
+    changed_at = _changed_at(path)
     return Glance(
         path,
-        status_of(rows.of_kinds("format", "leg", "status"), is_held(path)),
-        int(last.get("step") or 0),
-        int(last.get("epoch") or 0),
+        status.word,
+        status.stop_reason,
+        step,
+        int(reported.get("epoch") or 0),
         _speed(rows),
-        best,
-        is_best_of_all,
-        float(head.get("t") or changed_at),
-        float(tail.get("t") or changed_at),
+        _best(rows),
+        rows.is_whole,
+        float(first.get("t") or changed_at),
+        float(last.get("t") or changed_at),
     )
 
 
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 class _Rows:
-    """The rows of a file, found from its beginning or its end."""
+    """The rows of an event file, found by their first bytes and decoded when they are asked for.
+
+    Args:
+        data: What was read of the file.
+        is_whole: Whether that is all of it.
+    """
 
     def __init__(self, data: bytes, is_whole: bool):
-        self._data = data
+        self._data = b"\n" + data
         self.is_whole = is_whole
 
     @classmethod
     def of(cls, path: Path) -> "_Rows":
+        """Those of a file.
+
+        Raises:
+            OSError: It cannot be read, or is not a regular file: opening a pipe would wait for its writer.
+        """
+        if not path.is_file():
+            raise OSError(f"{path} is not a regular file")
         size = path.stat().st_size
         with path.open("rb") as file:
-            if size > MAX_SCANNED_BYTES:
-                head = file.read(_END_BYTES)
-                file.seek(size - _END_BYTES)
-                # Lines cut in two are no rows, and are passed over as any damaged line.
-                return cls(b"\n" + head + b"\n" + file.read(), is_whole=False)
-            return cls(b"\n" + file.read(), is_whole=True)
+            if size <= MAX_SCANNED_BYTES:
+                return cls(file.read(), is_whole=True)
+            head = file.read(_END_BYTES)
+            file.seek(size - _END_BYTES)
+            # A line cut in two is skipped like any damaged line.
+            return cls(head + b"\n" + file.read(), is_whole=False)
 
     def first(self) -> dict[str, Any]:
         """The first row."""
-        return self._decode(self._data.find(b"\n{"))
+        return self.at(1)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rows `format`, `leg`, `status` and `stop`, in order."""
+        return [row for found in _HISTORY.finditer(self._data) if (row := self.at(found.start() + 1))]
 
     def backward(self, *kinds: str) -> Iterator[dict[str, Any]]:
         """The rows of these kinds, or of all, the last one first."""
-        begins = list(map(_begin, kinds)) or [b'\n{"kind":']
+        begins = [b'\n{"kind":%b' % msgspec.json.encode(kind) for kind in kinds] or [b'\n{"kind":']
         places = {begin: self._data.rfind(begin) for begin in begins}
-        while (at := max(places.values())) >= 0:
-            if row := self._decode(at):
+        while (place := max(places.values())) >= 0:
+            if row := self.at(place + 1):
                 yield row
-            begin = next(begin for begin, place in places.items() if place == at)
-            places[begin] = self._data.rfind(begin, 0, at)
-
-    def of_kinds(self, *kinds: str) -> list[dict[str, Any]]:
-        """The rows of these kinds, in order."""
-        places = sorted(place for kind in kinds for place in self._places(_begin(kind)))
-        return [row for place in places if (row := self._decode(place))]
-
-    def _places(self, sought: bytes) -> Iterator[int]:
-        at = self._data.find(sought)
-        while at >= 0:
-            yield at
-            at = self._data.find(sought, at + 1)
+            begin = next(begin for begin, other in places.items() if other == place)
+            places[begin] = self._data.rfind(begin, 0, place)
 
     def metrics_backward(self, mode: str) -> Iterator[dict[str, Any]]:
         """The metrics of a mode, the last row first."""
-        sought, begin = b'"mode":"%b"' % mode.encode(), _begin("metrics")
-        at = self._data.rfind(sought)
-        while at >= 0:
-            start = self._data.rfind(b"\n", 0, at)
-            if self._data[start : start + len(begin)] == begin and (row := self._decode(start)):
+        sought = b'"mode":%b,"values":' % msgspec.json.encode(mode)
+        place = self._data.rfind(sought)
+        while place >= 0:
+            if row := self.at(place):
                 yield row
-            at = self._data.rfind(sought, 0, max(start, 0))
+            place = self._data.rfind(sought, 0, place)
 
-    def _decode(self, at: int) -> dict[str, Any]:
-        """The row that begins after a line end; empty if it is none, as a torn one."""
-        if at < 0:
-            return {}
-        end = self._data.find(b"\n", at + 1)
+    def values(self, mode: str, name: str) -> list[tuple[int, float]]:
+        """All finite values of a metric, in order, each with a place in its row."""
+        own_mode, own_name = (re.escape(msgspec.json.encode(text)) for text in (mode, name))
+        pattern = b'"mode":%b,"values":\\{[^}\n]*?%b:%b' % (own_mode, own_name, _NUMBER)
+        return [(found.start(), float(found[1])) for found in re.finditer(pattern, self._data)]
+
+    def at(self, place: int) -> dict[str, Any]:
+        """The row around a place in the file; empty if the line is damaged."""
+        end = self._data.find(b"\n", place)
+        line = self._data[self._data.rfind(b"\n", 0, place) + 1 : end if end >= 0 else None]
         try:
-            row = msgspec.json.decode(self._data[at + 1 : end if end >= 0 else None])
-        except ValueError:
+            row = msgspec.json.decode(line)
+        except (ValueError, RecursionError):
             return {}
-        return row if isinstance(row, dict) else {}
+        return row if isinstance(row, dict) and "kind" in row else {}
 
 
-def _begin(kind: str) -> bytes:
-    return b'\n{"kind":"%b"' % kind.encode()
+def _status(history: list[dict[str, Any]], is_held: bool, step: int) -> RunStatus:
+    legs = [row for row in history if row["kind"] == "leg"]
+    goal = legs[-1].get("goal") if legs else None
+    word = status_of((row for row in history if row["kind"] != "stop"), is_held)
+    stops = (row for row in history if row["kind"] in ("leg", "stop"))
+    return judge_status(word, stops, step, goal if isinstance(goal, int) else None)
 
 
 def _speed(rows: _Rows) -> float | None:
-    times = []
+    times_s = []
     for row in rows.metrics_backward("train"):
-        step_time_s = (row.get("values") or {}).get("step_time")
-        if isinstance(step_time_s, float) and step_time_s > 0:
-            times.append(step_time_s)
-        if len(times) >= _NUM_TIMED_ROWS:
+        time_s = row["values"].get("step_time")
+        if isinstance(time_s, float) and time_s > 0:
+            times_s.append(time_s)
+        if len(times_s) >= _NUM_TIMED_ROWS:
             break
-    return 1 / statistics.median(times) if times else None
+    return 1 / statistics.median(times_s) if times_s else None
 
 
-def _best(rows: _Rows) -> tuple[BestMetric | None, bool]:
-    """The best value of the metric by which the run is judged, and whether it is the best of all."""
+def _best(rows: _Rows) -> BestMetric | None:
+    """The best value of the metric by which the run is judged."""
     config: dict[str, Any] = {}
-    for row in rows.of_kinds("config"):
+    for row in reversed(list(rows.backward("config"))):
         config.update(row.get("config") or {})
-    names = {mode: list(next(rows.metrics_backward(mode), {}).get("values") or {}) for mode in ("val", "train")}
-    monitored = choose_metric(config, {mode: own for mode, own in names.items() if own})
+    monitored = choose_metric(config, {mode: names for mode in ("val", "train") if (names := _names(rows, mode))})
     if monitored is None:
-        return None, True
-    steps, values = _values(rows, monitored)
-    return best_of(monitored, steps[::-1], values[::-1]), rows.is_whole and len(steps) < _MAX_ROWS
+        return None
+    found = rows.values(monitored.mode, monitored.name)
+    best = best_of(monitored, np.arange(len(found)), np.array([value for _, value in found]))
+    return None if best is None else replace(best, step=int(rows.at(found[best.step][0]).get("step") or 0))
 
 
-def _values(rows: _Rows, monitored: Monitored) -> tuple[np.ndarray, np.ndarray]:
-    steps, values = [], []
-    for row in rows.metrics_backward(monitored.mode):
-        value = (row.get("values") or {}).get(monitored.name)
-        if isinstance(value, int | float):
-            steps.append(row.get("step") or 0)
-            values.append(float(value))
-        if len(values) >= _MAX_ROWS:
-            break
-    return np.array(steps, np.int64), np.array(values)
+def _names(rows: _Rows, mode: str) -> list[str]:
+    """The metrics in the last rows of a mode."""
+    last = itertools.islice(rows.metrics_backward(mode), _NUM_NAMED_ROWS)
+    return list(dict.fromkeys(name for row in last for name in row["values"]))

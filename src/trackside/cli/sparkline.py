@@ -8,7 +8,7 @@ _LOG_RATIO = 20.0
 
 
 def sparkline(values: np.ndarray, width: int) -> str:
-    """The course of a series in so many columns at most.
+    """A series as a line of at most `width` columns.
 
     Each column is the mean of its part of the series; `!` marks one with a value that is not finite. A positive series
     that spans more than a decade is drawn by its logarithm, so that its end can still be seen.

@@ -14,17 +14,17 @@ def trace(
     program: OptionalText = None,
     json: Flag = False,
 ) -> None:
-    """Print where the device's time went in a trace, also in one that trackside did not take.
+    """Print where the device time went in a trace, including traces that trackside did not take.
 
     Examples:
       trackside trace runs/demo                the newest capture of a run
       trackside trace /tmp/tensorboard         what jax.profiler.start_trace wrote
       trackside trace host.xplane.pb --program jit_train_step
-      trackside trace runs/demo --json         all tables, for a script
+      trackside trace runs/demo --json         all tables, for scripts
 
     Args:
-        path: A log directory, a session's directory or a *.xplane.pb file.
-        program: Only the executions of this program, such as jit_train_step; all of them if left out.
+        path: A log directory, the directory of a session, or a *.xplane.pb file.
+        program: Include only executions of this program, such as jit_train_step (default: all).
         json: Print the tables as JSON.
     """
     from trackside.trace import analyse_trace, render_report

@@ -14,7 +14,7 @@ from trackside.clock import SYSTEM_CLOCK
 from trackside.errors import ConfigError
 
 GRACE_S = 60.0
-"""For so long after its last row, a run without a lock may still be on its way to its first step."""
+"""Seconds after its last row in which a run without a lock may still be on its way to its first step."""
 
 
 def watch(
@@ -22,20 +22,20 @@ def watch(
     interval: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 2.0,
     once: Flag = False,
 ) -> None:
-    """Follow a run that is going on: progress, speed, where the time goes, losses, findings as they come.
+    """Follow a run while it trains: progress, speed, where the time goes, losses, findings.
 
-    Only reads files: works over ssh, from another process or machine, and does not disturb the training. Waits for a
-    run that does not exist yet, and ends with the run, or with Ctrl-C. In a pipe it prints a line when there is news.
+    Only reads files, so it works over ssh or from another machine, and does not disturb the training. Waits for a run
+    that does not exist yet, and ends with the run or with Ctrl-C. In a pipe, prints a line when something changes.
 
     Examples:
       trackside watch runs/demo
-      ssh cluster trackside watch runs/demo --once      one look
+      ssh cluster trackside watch runs/demo --once      show the current state and exit
       trackside watch runs/demo | tee progress.txt
 
     Args:
         run: The run's directory.
-        interval: How often to look.
-        once: Print one picture and end.
+        interval: How often to update.
+        once: Print the current state and exit.
     """
     if interval <= 0:
         raise ConfigError(f"--interval: expected a positive number of seconds, got {interval:g}")
@@ -47,12 +47,12 @@ def watch(
             _follow_in_place(run, interval, console)
         else:
             _follow_in_lines(run, interval, console)
-    except KeyboardInterrupt:  # how one stops looking
+    except KeyboardInterrupt:  # how people stop watching
         return
 
 
 class Follower:
-    """Opens a run as soon as it is there, reads on, and knows when it is over.
+    """Opens a run as soon as it exists, reads what is appended, and knows when the run is over.
 
     Args:
         path: The run's directory.
@@ -67,7 +67,7 @@ class Follower:
         self._was_running = False
 
     def look(self) -> bool:
-        """Read what is new; True if there was something."""
+        """Read what is new; returns whether there was anything."""
         from trackside.runs import RunError, open_run
 
         if self.run is None:
@@ -84,10 +84,10 @@ class Follower:
 
     @property
     def is_over(self) -> bool:
-        """Whether there will be no more news.
+        """Whether nothing more will be written.
 
         A run may look dead for a moment: before it takes its lock, and when its last row was written just after the
-        file was read. It has to be so twice, and to have been running or to be silent for a while.
+        file was read. So it has to look dead twice, and have been running or silent for a while.
         """
         if self.run is None:
             return False
@@ -99,7 +99,7 @@ def _picture(follower: Follower, console: OutputConsole) -> Text:
     from trackside.cli.watch_picture import render_picture
 
     if follower.run is None:
-        return Text(f"there is no run at {follower.path} yet; waiting for it")
+        return Text(f"waiting for a run at {follower.path}")
     plain = not console.is_terminal or console.color_system is None
     return render_picture(follower.run, SYSTEM_CLOCK.timestamp(), usable_width(console), plain)
 
@@ -119,14 +119,14 @@ def _follow_in_place(path: Path, interval_s: float, console: OutputConsole) -> N
             if follower.is_over:
                 break
             time.sleep(interval_s)
-    console.print(f"to see how it went: trackside report {path}", soft_wrap=True)
+    console.print(f"for the full report, run `trackside report {path}`", soft_wrap=True)
 
 
 def _follow_in_lines(path: Path, interval_s: float, console: OutputConsole) -> None:
     from trackside.cli.watch_picture import render_finding_line, render_line
 
     follower = Follower(path)
-    told: set[tuple[str, str]] = set()
+    printed: set[tuple[str, str]] = set()
     last = ""
     while True:
         follower.look()
@@ -135,8 +135,8 @@ def _follow_in_lines(path: Path, interval_s: float, console: OutputConsole) -> N
         else:
             line = render_line(follower.run)
             for finding in follower.run.findings:
-                if finding.key not in told:
-                    told.add(finding.key)
+                if finding.key not in printed:
+                    printed.add(finding.key)
                     console.print(render_finding_line(finding), soft_wrap=True)
         if line != last:
             console.print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What `trackside watch` shows of a run at one moment: as a picture for a terminal, or as one line for a pipe."""
+"""What `trackside watch` shows of a run: a picture for a terminal, or one line for a pipe."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from trackside.cli.sparkline import sparkline
 from trackside.findings import Finding
 from trackside.profiling.ledger import CALLBACK, LedgerTotals
 from trackside.report.best_metric import choose_metric
-from trackside.report.ledger_bar import render_bar
-from trackside.report.moments import duration
-from trackside.report.terminal import BAD_STYLE, STATUS_STYLES
-from trackside.report.text_lines import fit, join, labelled, printable, wrap
+from trackside.report.downsample import without_absent
+from trackside.report.ledger_lines import render_bar
+from trackside.report.run_status import read_status
+from trackside.report.terminal_lines import fit, join, labelled, printable
 from trackside.runs import MetricTable, Run
-from trackside.text import three_digits
+from trackside.text import duration, three_digits, wrap
 
 RECENT_S = 60.0
-"""The stretch that the bar and the speed are of, as long as the run goes on."""
+"""The last seconds that the bar and the speed cover while the run trains."""
 
 _MAX_SERIES = 5
 _MAX_FINDINGS = 4
@@ -35,13 +35,13 @@ class Series(NamedTuple):
 
 
 def render_picture(run: Run, now: float, width: int, plain: bool = False) -> Text:
-    """The run at one moment.
+    """The current state of a run.
 
     Args:
-        run: The run, as it was read last.
-        now: The time, in seconds since the epoch.
-        width: The columns that it may take.
-        plain: Without colours: the bar is drawn by letters.
+        run: The run, as last read.
+        now: The time, in seconds since 1970.
+        width: The number of columns to use.
+        plain: Without colours; the bar uses letters.
     """
     lines = [*_header(run, now, width), Text(), *_ledger(run, width, plain)]
     series = list(find_series(run))
@@ -55,9 +55,9 @@ def render_picture(run: Run, now: float, width: int, plain: bool = False) -> Tex
 
 
 def render_line(run: Run) -> str:
-    """The run at one moment, in one line."""
+    """The current state of a run in one line."""
     speed = steps_per_second(run)
-    words = [run.status, _steps(run)]
+    words = [read_status(run).word, _steps(run)]
     words += [f"{three_digits(speed)} steps/s"] if speed is not None else []
     words += [f"{label} {values[-1]:.4g}" for label, values, _ in find_series(run)]
     return printable(Text("  ".join(words))).plain
@@ -69,18 +69,22 @@ def render_finding_line(finding: Finding) -> str:
 
 
 def steps_per_second(run: Run) -> float | None:
-    """How many steps a second the run makes: of late while it goes on, else over its clean steps."""
+    """Steps per second, not counting compilation: over the last minute, or over the clean steps of a finished run."""
     time = run.metrics.get("time")
     if run.is_finished or time is None or not len(time) or "steps_per_second" not in time:
         times = run.step_times
         clean = times.seconds[times.clean]
         return float(1 / np.median(clean)) if len(clean) and np.median(clean) > 0 else None
     rates = time["steps_per_second"][_recent(time)]
-    return float(np.median(rates[np.isfinite(rates)])) if np.isfinite(rates).any() else None
+    step_s = 1 / np.where(rates > 0, rates, np.nan)
+    if "compile_ms" in time:  # it is over, and says nothing about the steps to come
+        step_s = step_s - np.nan_to_num(time["compile_ms"][_recent(time)]) / 1e3
+    step_s = step_s[np.isfinite(step_s) & (step_s > 0)]
+    return float(1 / np.median(step_s)) if len(step_s) else None
 
 
 def recent_ledger(run: Run) -> LedgerTotals | None:
-    """Where the time of the last minute went; None where no row tells."""
+    """Where the time of the last minute went; None without rows."""
     time = run.metrics.get("time")
     if time is None or not len(time):
         return None
@@ -96,24 +100,25 @@ def recent_ledger(run: Run) -> LedgerTotals | None:
 def find_series(run: Run) -> Iterator[Series]:
     """The losses of a run, and the metric by which it is judged."""
     labels = set()
-    tables = {mode: table for mode, table in run.metrics.items() if len(table)}  # a restart may have dropped all rows
+    tables = {mode: table for mode, table in run.metrics.items() if len(table)}  # a restart may have dropped every row
     for mode in sorted(tables, key=lambda name: (name != "train", name)):
         if mode != "train" and not mode.startswith("val"):
             continue
         table = tables[mode]
         for name in (name for name in table.names if "loss" in name and not name.endswith(("_max", "_std", "_single"))):
             label = f"{mode}_{name.removesuffix('_mean')}"
-            known = table[name][~np.isnan(table[name])] if mode != "train" else table[name]
+            known = table[name][without_absent(table[name])]
             if len(known) and len(labels) < _MAX_SERIES:
                 labels.add(label)
                 yield Series(label, known)
     judged = choose_metric(run.config, {mode: table.names for mode, table in tables.items()})
     if judged is not None and judged.label not in labels:
-        yield Series(judged.label, tables[judged.mode][judged.name], judged.direction == "max")
+        column = tables[judged.mode][judged.name]
+        yield Series(judged.label, column[without_absent(column)], judged.direction == "max")
 
 
 def _recent(time: MetricTable) -> slice:
-    """The rows of the last minute that was written."""
+    """The rows of the last minute."""
     return slice(int(np.searchsorted(time.t, time.t[-1] - RECENT_S)), None)
 
 
@@ -125,9 +130,12 @@ def _steps(run: Run) -> str:
 def _header(run: Run, now: float, width: int) -> Iterator[Text]:
     seen = f"last row {duration(now - run.ended_at)} ago" if run.ended_at and not run.is_finished else ""
     name = Text(fit(run.name, width - len(seen) - 16).rstrip(), style="bold")
-    status = Text(run.status, style=STATUS_STYLES.get(run.status, BAD_STYLE))
+    stands = read_status(run)
+    status = Text(stands.word, style=stands.style)
     gap = " " * max(width - name.cell_len - 2 - status.cell_len - len(seen), 2)
     yield Text.assemble(name, "  ", status, gap, (seen, "dim"))
+    if stands.stop_reason is not None:
+        yield from (Text(line, style=stands.style) for line in wrap(stands.stop_reason, width))
     progress = Text(_steps(run))
     if run.goal:
         share = min(run.step / run.goal, 1.0)
@@ -140,7 +148,7 @@ def _header(run: Run, now: float, width: int) -> Iterator[Text]:
     speed = steps_per_second(run)
     words = [f"{three_digits(speed)} steps per second"] if speed else []
     if run.started_at:
-        words.append(f"{duration((run.ended_at if run.is_finished else now) - run.started_at)} since it began")
+        words.append(f"{duration((run.ended_at if run.is_finished else now) - run.started_at)} since it started")
     if speed and run.goal and run.status == "running" and run.goal > run.step:
         words.append(f"about {duration((run.goal - run.step) / speed)} left")
     if words:
@@ -151,8 +159,8 @@ def _ledger(run: Run, width: int, plain: bool) -> list[Text]:
     recent = None if run.is_finished else recent_ledger(run)
     totals = recent or run.ledger
     if totals is None or totals.wall_s <= 0:
-        return [Text("where the time goes: the first row comes after about a second of steps", style="dim")]
-    title = f"where the last {duration(totals.wall_s)} went" if recent else f"where {duration(totals.wall_s)} went"
+        return [Text("where the time goes: shown after about a second of steps", style="dim")]
+    title = f"where the {'last ' if recent else ''}{duration(totals.wall_s)} went"
     return [Text(title, style="bold"), *render_bar(totals, width, plain)]
 
 

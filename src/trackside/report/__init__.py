@@ -1,7 +1,7 @@
-"""The report of a run: in figures (`summarise_run`), for the terminal (`render_summary`), as a page.
+"""The report of a run: its summary (`summarise_run`), for the terminal (`render_summary`), and as a page.
 
-Two runs compared have a page too (`write_comparison_html`). Nothing here needs jax. Parts are loaded when they are
-first used.
+The comparison of two runs is a page as well (`write_comparison_html`). Nothing here needs jax. Modules are loaded on
+first use.
 """
 
 import importlib
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trackside.report.html import render_comparison_html, write_comparison_html, write_html_report
-    from trackside.report.summary import RunSummary, summarise_run
+    from trackside.report.run_summary import RunSummary, summarise_run
     from trackside.report.terminal import render_summary
 
 # Each public name -> the module that defines it.
 _EXPORTS = {
-    "RunSummary": "summary",
+    "RunSummary": "run_summary",
     "render_comparison_html": "html",
     "render_summary": "terminal",
-    "summarise_run": "summary",
+    "summarise_run": "run_summary",
     "write_comparison_html": "html",
     "write_html_report": "html",
 }

@@ -1,16 +1,17 @@
-"""Which metric of a run tells how good it got, and its best value.
+"""The metric by which a run is judged, and its best value.
 
-A checkpoint or early stopping that monitors a metric says which. Without one it is the validation loss, then whatever
-else was validated, then the training loss.
+It is what a checkpoint or early stopping monitors; without one the validation loss, then any other validated metric,
+then the training loss.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trackside.runs import Run
+if TYPE_CHECKING:
+    from trackside.runs import Run
 
 Direction = Literal["min", "max"]
 
@@ -39,16 +40,16 @@ class BestMetric:
     label: str
     value: float
     step: int
-    last: float
-    """The last value, for comparison."""
+    last: float | None
+    """The last value, for comparison; None where it was not finite."""
     direction: Direction
+    mode: str
+    """The mode in which it was logged, such as `val`."""
+    name: str
+    """The name of its column, such as `loss`."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return asdict(self)
 
-
-def best_metric(run: Run) -> BestMetric | None:
+def best_metric(run: "Run") -> BestMetric | None:
     """The best value of the metric by which a run is judged; None if it has none, or no value of it is finite.
 
     Args:
@@ -76,7 +77,7 @@ def choose_metric(config: Mapping[str, Any], names_by_mode: Mapping[str, list[st
     for mode in ("val", "train"):
         names = [name for name in names_by_mode.get(mode, []) if _is_result(name)]
         for name in (*(loss for loss in ("loss", "loss_mean") if loss in names), *names):
-            return Monitored(mode, name, _direction(name))
+            return Monitored(mode, name, direction_of(name))
     return None
 
 
@@ -92,8 +93,16 @@ def best_of(monitored: Monitored, steps: np.ndarray, values: np.ndarray) -> Best
     if not len(finite):
         return None
     chosen = finite[np.argmin(values[finite]) if monitored.direction == "min" else np.argmax(values[finite])]
-    known = values[~np.isnan(values)]
-    return BestMetric(monitored.label, float(values[chosen]), int(steps[chosen]), float(known[-1]), monitored.direction)
+    last = float(values[~np.isnan(values)][-1])
+    return BestMetric(
+        monitored.label,
+        float(values[chosen]),
+        int(steps[chosen]),
+        last if np.isfinite(last) else None,
+        monitored.direction,
+        monitored.mode,
+        monitored.name,
+    )
 
 
 def _monitors(config: Mapping[str, Any]) -> Iterator[tuple[str, Direction]]:
@@ -115,6 +124,7 @@ def _is_result(name: str) -> bool:
     return name.removesuffix("_mean") not in _NOT_RESULTS and not name.startswith(("grad_norm", "param_norm"))
 
 
-def _direction(name: str) -> Direction:
+def direction_of(name: str) -> Direction:
+    """Whether lower or higher is better, judging by the name of a metric."""
     words = name.lower().replace("/", "_").split("_")
     return "max" if any(word.startswith(_HIGHER_IS_BETTER) for word in words) else "min"

@@ -1,13 +1,13 @@
 """What a run compiled: how long it took, and each recompile with the argument that caused it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from trackside.findings.compile_rules import compile_time_s
 
 MAX_RECOMPILES = 100
-"""Recompiles that a summary keeps, the last ones: a run that compiles at each step has thousands."""
+"""A summary keeps this many recompiles, the last ones: a run that compiles at each step has thousands."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class FunctionCompiles:
     num_recompiles: int
     seconds: float
     num_cached: int
-    """How many of them were found in the compilation cache."""
+    """How many of them were in the compilation cache."""
 
 
 @dataclass(frozen=True)
 class Recompile:
-    """A function that compiled again."""
+    """A function that was compiled again."""
 
     function: str
     step: int | None
@@ -32,13 +32,13 @@ class Recompile:
     changes: list[dict[str, str]]
     """What changed: `path` of the argument's leaf, `kind` (shape, dtype, ...), `old` and `new`."""
     num_changes: int
-    """How many leaves changed, of which the row keeps the first."""
+    """How many leaves changed; `changes` has only the first."""
     suggestion: str
 
 
 @dataclass(frozen=True)
 class CompileSummary:
-    """All that was compiled, but for single operations."""
+    """Everything that was compiled, except single operations."""
 
     num_compiles: int
     num_recompiles: int
@@ -46,15 +46,11 @@ class CompileSummary:
     functions: list[FunctionCompiles]
     """By function, the longest first."""
     recompiles: list[Recompile]
-    """In order; the last ones, where there are many."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return asdict(self)
+    """In order; only the last ones if there are many."""
 
 
 def summarise_compiles(rows: Iterable[Mapping[str, Any]]) -> CompileSummary:
-    """What the `compile` rows of a run tell.
+    """Summarise the `compile` rows of a run.
 
     Args:
         rows: The rows, in order.

@@ -1,10 +1,10 @@
-"""Long series in few points for a chart, such that no spike is lost and no gap is closed."""
+"""Long series as few points for a chart, without losing a spike or closing a gap."""
 
 import numpy as np
 
 
 def spike_indices(values: np.ndarray, num_points: int) -> np.ndarray:
-    """Which points to draw: of each stretch the smallest and the largest, and one that is not finite if there is any.
+    """Which points to draw: of each stretch the smallest, the largest, and one that is not finite, if any.
 
     The first and the last point are always among them, so that the line keeps its ends.
 
@@ -32,11 +32,11 @@ def spike_indices(values: np.ndarray, num_points: int) -> np.ndarray:
         (starts + gaps.argmax(axis=1))[gaps.any(axis=1)],
     ]
     indices = np.unique(np.concatenate(chosen))
-    return indices[indices < length]  # what pads the last stretch is a gap of our own
+    return indices[indices < length]  # the padding of the last stretch is not data
 
 
 def without_absent(values: np.ndarray) -> np.ndarray:
-    """Which points of a metric to look at: all, or only the finite ones where it is logged now and then.
+    """Which points of a metric to use: all, or only the finite ones if it is logged in only some of the rows.
 
     A table of metrics has a NaN both where a value was not finite and where a row has no such value. Where most values
     stand alone between NaNs, the rows in between do not have it; elsewhere a NaN is a gap that has to be seen.
@@ -57,12 +57,12 @@ def without_absent(values: np.ndarray) -> np.ndarray:
 
 
 def bucket_means(values: np.ndarray, weights: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Weighted means of stretches of equal length, for areas, whose size has to stay what it was.
+    """Weighted means of stretches of equal length, for areas, whose size must not change.
 
     Args:
         values: One row per point, one column per area.
         weights: What each point counts, such as the number of its steps.
-        num_buckets: At most so many stretches.
+        num_buckets: The largest number of stretches.
 
     Returns:
         One row per stretch; NaN where all weights are zero.

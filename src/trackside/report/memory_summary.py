@@ -1,7 +1,7 @@
 """What filled the memory of a run, from the samples of a memory profiler."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 _NOT_BYTES = ("num_arrays",)
@@ -13,7 +13,7 @@ class DevicePeak:
 
     peak_bytes: int
     limit_bytes: int | None
-    """What it has; None where it does not tell."""
+    """What it has; None if the device does not report it."""
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,17 @@ class MemorySummary:
     host_peak_bytes: int | None
     """The most that the process held, resident."""
     devices: dict[str, DevicePeak]
-    """By device; empty where devices do not tell, as CPUs."""
+    """By device; empty for devices that do not report memory, such as CPUs."""
     owners: dict[str, int]
     """Bytes of live arrays by owner, in the sample that had the most."""
     owners_step: int | None
     """The step of that sample."""
     leaks: list[dict[str, Any]]
-    """What grew all the time: `name`, `bytes_per_step`, `since_step`; the last row for each name."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return asdict(self)
+    """What kept growing: `name`, `bytes_per_step`, `since_step`; the last row for each name."""
 
 
 def summarise_memory(rows: Sequence[Mapping[str, Any]], leaks: Sequence[Mapping[str, Any]]) -> MemorySummary | None:
-    """What the `memory` rows of a run tell; None without any.
+    """Summarise the `memory` rows of a run; None without any.
 
     Args:
         rows: The rows `memory`, in order.

@@ -1,4 +1,4 @@
-"""A run's summary for the terminal, within 80 columns: the verdicts first, then the figures that they rest on."""
+"""The summary of a run for the terminal, within 80 columns: the findings first, then the figures behind them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,21 +6,17 @@ from typing import Any
 from rich.text import Text
 
 from trackside.findings import render_findings
-from trackside.profiling.ledger_text import part_name, render_ledger
+from trackside.profiling.ledger_text import part_name
+from trackside.report.best_metric import BestMetric
 from trackside.report.compile_summary import CompileSummary, Recompile
-from trackside.report.ledger_bar import part_style
+from trackside.report.ledger_lines import render_ledger_table
 from trackside.report.memory_summary import MemorySummary
-from trackside.report.moments import duration, moment
+from trackside.report.run_summary import RunSummary
 from trackside.report.scope_summary import ScopeSummary
-from trackside.report.step_time import StepTimeSummary
-from trackside.report.summary import RunSummary
-from trackside.report.text_lines import LABEL_WIDTH, fit, fit_tail, join, labelled, printable, wrap
+from trackside.report.step_time_summary import StepTimeSummary
+from trackside.report.terminal_lines import LABEL_WIDTH, fit, fit_tail, join, labelled, printable
 from trackside.runs import Leg
-from trackside.text import count, num_bytes, percent, seconds
-
-STATUS_STYLES = {"success": "bold green", "running": "bold cyan", "interrupted": "bold yellow"}
-"""Colours of the words for how a run ended; the others are bad."""
-BAD_STYLE = "bold red"
+from trackside.text import count, duration, moment, num_bytes, percent, seconds, with_prefix, wrap
 
 _NUM_CAUSES = 4
 _NUM_STEPS = 4
@@ -38,8 +34,8 @@ def render_summary(summary: RunSummary, width: int = 80) -> Text:
     """What `trackside report` prints.
 
     Args:
-        summary: The run in figures.
-        width: The columns that it may take.
+        summary: The figures of the run.
+        width: The number of columns to use.
 
     Returns:
         A text that a rich console prints in colours; its `plain` is the text without them.
@@ -58,40 +54,31 @@ def render_summary(summary: RunSummary, width: int = 80) -> Text:
     return printable(Text("\n\n").join(join(block) for block in blocks if block))
 
 
-def status_text(summary: RunSummary) -> str:
-    """What a run's status means, where the word alone does not say it."""
-    if summary.status == "dead":
-        return "dead: it ended without a word (killed, or out of memory), and nobody trains it now"
-    if summary.status == "unknown":
-        return "unknown: nothing of it could be read"
-    if summary.status == "nan":
-        return "nan: training stopped, since the loss was not finite"
-    return summary.status
-
-
 def progress_text(step: int, goal: int | None, epoch: int) -> str:
-    """How far a run got."""
+    """How far a run has come."""
     steps = f"{step:,} steps" if goal is None or goal == step else f"{step:,} of {goal:,} steps"
     return f"{steps}, {count(epoch, 'epoch')}" if epoch else steps
 
 
 def _header(summary: RunSummary, width: int) -> list[Text]:
-    style = STATUS_STYLES.get(summary.status, BAD_STYLE)
+    status = summary.run_status
     name = Text(fit(summary.name, width - 18).rstrip(), style="bold")
     when = moment(summary.started_at) if summary.started_at else ""
     gap = " " * max(width - name.cell_len - len(when), 2)
     lines = [Text.assemble(name, gap, (when, "dim"))]
-    lines += [Text(part, style=style) for part in wrap(status_text(summary), width)]
+    lines += [Text(part, style=status.style) for part in wrap(status.text, width)]
     took = duration(summary.ended_at - summary.started_at)
     lines += map(
         Text, wrap(f"{progress_text(summary.step, summary.goal, summary.epoch)} in {took}{_on(summary)}", width)
     )
-    best = summary.best
-    if best is not None:
-        lines.append(
-            Text(fit(f"best {best.label} {best.value:.4g} at step {best.step:,}; last {best.last:.4g}", width).rstrip())
-        )
+    if summary.best is not None:
+        lines.append(Text(fit(_best_text(summary.best), width).rstrip()))
     return lines
+
+
+def _best_text(best: BestMetric) -> str:
+    last = "not finite" if best.last is None else f"{best.last:.4g}"
+    return f"best {best.label} {best.value:.4g} at step {best.step:,}; last {last}"
 
 
 def _on(summary: RunSummary) -> str:
@@ -103,19 +90,10 @@ def _on(summary: RunSummary) -> str:
 
 
 def _time(summary: RunSummary, width: int) -> list[Text]:
-    ledger = summary.ledger
-    shown = render_ledger(ledger) if ledger is not None else ""
-    if ledger is None or not shown:
-        if summary.timers:  # a loop that keeps timers, and no ledger
-            return []
-        return labelled("time", ["not known: a run writes its ledger every ten seconds, and this one has none"], width)
-    lines = [Text(line) for part in shown.splitlines() for line in _fitted(part, width)]
-    for line in lines[1:]:
-        for part in ledger.parts:
-            if line.plain.startswith(f"  {part_name(part)} "):
-                line.highlight_regex("█+", part_style(part))
-    lines[0].stylize("bold")
-    return lines
+    lines = render_ledger_table(summary.ledger, width) if summary.ledger is not None else []
+    if lines or summary.timers:  # a loop with timers has no ledger
+        return lines
+    return labelled("time", ["not known yet: the ledger is written about every ten seconds"], width)
 
 
 def _timers(timers: Mapping[str, Mapping[str, Any]], width: int) -> list[Text]:
@@ -132,40 +110,30 @@ def _timers(timers: Mapping[str, Mapping[str, Any]], width: int) -> list[Text]:
     return lines
 
 
-def _fitted(line: str, width: int) -> list[str]:
-    """A line as it is where it fits; else with its bar cut, or wrapped below its indentation."""
-    if len(line) <= width:
-        return [line]
-    if "█" in line:
-        return [line[:width]]
-    indent = line[: len(line) - len(line.lstrip())]
-    return [indent + part for part in wrap(line.strip(), width - len(indent), hanging="  ")]
-
-
 def _steps(summary: RunSummary, width: int) -> list[Text]:
     times = summary.step_time
     if times is None:
-        return labelled("step time", ["not known: no step was timed that nothing disturbed"], width)
+        return labelled("step time", ["not known: no undisturbed step was timed"], width)
     return labelled("step time", _step_lines(times), width)
 
 
 def _step_lines(times: StepTimeSummary) -> list[str]:
     figures = (("p50", times.p50_s), ("p95", times.p95_s), ("p99", times.p99_s), ("mean", times.mean_s))
     lines = ["   ".join(f"{name} {seconds(time_s)}" for name, time_s in figures)]
-    of = f"of {count(times.num_steps, 'clean step')}"
+    of = f"over {times.num_steps:,} clean steps"
     if times.num_left_out:
         why = ", ".join(f"{number:,} {_REASONS.get(name, name)}" for name, number in times.left_out.items())
         of += f"; {times.num_left_out:,} left out: {why}"
     if times.steps_per_row > 1:
-        of += f"; a log row is the mean of {times.steps_per_row}"
+        of += f"; each log row is the mean of {times.steps_per_row} steps"
     return [*lines, of]
 
 
 def _scopes(scopes: ScopeSummary | None, width: int) -> list[Text]:
     if scopes is None:
-        return labelled("scopes", ["no capture: a JaxProfilerConfig among the callbacks takes one"], width)
+        return labelled("scopes", ["no capture; add JaxProfilerConfig to `callbacks`"], width)
     busy = "" if scopes.device_busy_share is None else f", device busy {percent(scopes.device_busy_share)}"
-    rate = "" if scopes.flops_per_s is None else f", {scopes.flops_per_s / 1e9:.3g} GFLOP/s"
+    rate = "" if scopes.flops_per_s is None else f", {with_prefix(scopes.flops_per_s, 'FLOP/s')}"
     used = "" if scopes.utilisation is None else f" ({percent(scopes.utilisation)} of the peak)"
     title = f"device time in steps {scopes.first_step} to {scopes.last_step}{busy}{rate}{used}"
     lines = [Text(line, style="bold") for line in wrap(title, width)]
@@ -187,9 +155,9 @@ def _cell(share: float | None) -> str:
 def _compiles(compiles: CompileSummary, width: int) -> list[Text]:
     if not compiles.num_compiles:
         return labelled("compiles", ["none"], width)
-    again = f", {compiles.num_recompiles} of them again" if compiles.num_recompiles else ", none of them again"
+    again = f", {count(compiles.num_recompiles, 'recompile')}" if compiles.num_recompiles else ", no recompiles"
     cached = sum(one.num_cached for one in compiles.functions)
-    cache = f", {cached} found in the cache" if cached else ""
+    cache = f", {cached} from the cache" if cached else ""
     lines = [f"{count(compiles.num_compiles, 'program')} in {seconds(compiles.seconds)}{again}{cache}"]
     causes = _by_cause(compiles.recompiles)
     for same in causes[:_NUM_CAUSES]:
@@ -201,7 +169,7 @@ def _compiles(compiles: CompileSummary, width: int) -> list[Text]:
 
 
 def _by_cause(recompiles: Sequence[Recompile]) -> list[list[Recompile]]:
-    """Recompiles of one function for one reason together, what took longest first."""
+    """Recompiles grouped by function and reason, the group that took longest first."""
     found: dict[str, list[Recompile]] = {}
     for recompile in recompiles:
         found.setdefault(f"{recompile.function} {recompile.changes}", []).append(recompile)
@@ -213,7 +181,8 @@ def _recompile_lines(same: Sequence[Recompile], width: int) -> list[Text]:
     steps = [f"{one.step:,}" for one in same if one.step is not None]
     more = f" and {len(steps) - _NUM_STEPS} more" if len(steps) > _NUM_STEPS else ""
     at = f" at step {', '.join(steps[:_NUM_STEPS])}{more}" if steps else ""
-    lines = [Text(f"{recompile.function} again{at}, {seconds(sum(one.seconds for one in same))}", style="yellow")]
+    headline = f"{recompile.function} recompiled{at}, {seconds(sum(one.seconds for one in same))}"
+    lines = [Text(line, style="yellow") for line in wrap(headline, width, hanging="  ")]
     for change in recompile.changes[:2]:
         text = f"{change.get('path')}: {change.get('kind')} {change.get('old')} -> {change.get('new')}"
         lines += [Text(f"  {line}") for line in wrap(text, width - 2, hanging="  ")]
@@ -226,13 +195,13 @@ def _recompile_lines(same: Sequence[Recompile], width: int) -> list[Text]:
 
 def _memory(memory: MemorySummary | None, width: int) -> list[Text]:
     if memory is None:
-        return labelled("memory", ["not sampled: a MemoryProfileConfig among the callbacks does it"], width)
+        return labelled("memory", ["not sampled; add MemoryProfileConfig to `callbacks`"], width)
     lines = []
     for device, peak in memory.devices.items():
         of = f" of {num_bytes(peak.limit_bytes)}" if peak.limit_bytes else ""
-        lines.append(f"{device} {num_bytes(peak.peak_bytes)}{of} at most")
+        lines.append(f"{device}: peak {num_bytes(peak.peak_bytes)}{of}")
     if memory.host_peak_bytes is not None:
-        lines.append(f"host {num_bytes(memory.host_peak_bytes)} at most")
+        lines.append(f"host: peak {num_bytes(memory.host_peak_bytes)}")
     owners = ", ".join(f"{owner} {num_bytes(number)}" for owner, number in memory.owners.items() if number)
     if owners:
         lines.append(f"live arrays at step {memory.owners_step}: {owners}")
@@ -240,13 +209,13 @@ def _memory(memory: MemorySummary | None, width: int) -> list[Text]:
 
 
 def _usage(summary: RunSummary, width: int) -> list[Text]:
-    """What use was made of the devices and of the time."""
+    """How well devices and time were used."""
     lines: list[Text] = []
     if summary.mfu is not None:
-        text = f"{percent(summary.mfu)} of the devices' peak in FLOPs, in steps and waiting for data"
+        text = f"{percent(summary.mfu)} of the devices' peak FLOP/s, in steps and while waiting for data"
         lines += labelled("mfu", [text], width)
     if summary.goodput is not None:
-        text = f"{percent(summary.goodput)} of the time since training began went into steps that were kept"
+        text = f"{percent(summary.goodput)} of the time since training began was spent in steps that were kept"
         lines += labelled("goodput", [text], width)
     if len(summary.legs) > 1:
         lines += labelled("legs", _leg_lines(summary.legs), width)
@@ -255,26 +224,24 @@ def _usage(summary: RunSummary, width: int) -> list[Text]:
 
 def _leg_lines(legs: Sequence[Leg]) -> list[str]:
     hidden = len(legs) - _NUM_LEGS
-    lines = [f"{count(hidden, 'leg')} before these"] if hidden > 0 else []
+    lines = [f"{count(hidden, 'earlier leg')}"] if hidden > 0 else []
     for leg in legs[-_NUM_LEGS:]:
         to = "?" if leg.last_step is None else f"{leg.last_step:,}"
         took = duration(leg.ended_at - leg.started_at)
-        lines.append(
-            f"{leg.number}: from step {leg.first_step:,} to {to}, {leg.status}, {took}, {moment(leg.started_at)}"
-        )
+        lines.append(f"{leg.number}: steps {leg.first_step:,} to {to}, {leg.status}, {took}, {moment(leg.started_at)}")
     return lines
 
 
 def _hosts(summary: RunSummary, width: int) -> list[Text]:
     slow = [
-        f"process {host.process_index} ({host.hostname}): {seconds(host.own_s_per_step)} of its own per step, "
-        f"{host.factor:.1f} times the others' {seconds(host.median_s_per_step)}; most in {part_name(host.part)}: "
-        f"{seconds(host.part_s_per_step)} against {seconds(host.part_median_s_per_step)}"
+        f"process {host.process_index} ({host.hostname}): {seconds(host.own_s_per_step)} per step without waiting for "
+        f"the device, {host.factor:.1f} times the others' median of {seconds(host.median_s_per_step)}; mostly "
+        f"{part_name(host.part)}, {seconds(host.part_s_per_step)} against {seconds(host.part_median_s_per_step)}"
         for host in summary.slow_hosts
     ]
     silent = [
-        f"process {host.process_index} ({host.hostname}): silent since step {host.step:,}, {duration(host.silent_s)} "
-        f"before the others, which are at step {host.others_step:,}"
+        f"process {host.process_index} ({host.hostname}): last row at step {host.step:,}, {duration(host.silent_s)} "
+        f"before the last row of the others, which are at step {host.others_step:,}"
         for host in summary.silent_hosts
     ]
     lines = labelled("slow hosts", _first(slow, _NUM_HOSTS), width) if slow else []
@@ -282,14 +249,14 @@ def _hosts(summary: RunSummary, width: int) -> list[Text]:
 
 
 def _first(lines: list[str], number: int) -> list[str]:
-    """The first lines, and how many there are beside them."""
+    """The first lines, and how many more there are."""
     return lines if len(lines) <= number else [*lines[:number], f"and {len(lines) - number:,} more"]
 
 
 def _problems(problems: Sequence[str], width: int) -> list[Text]:
     if not problems:
         return []
-    lines = [Text("problems of the run's files", style="bold yellow")]
+    lines = [Text("problems with the run's files", style="bold yellow")]
     for problem in _first(list(problems), _NUM_PROBLEMS):
         lines += [Text(f"  {line}") for line in wrap(f"- {problem}", width - 2, hanging="  ")]
     return lines

@@ -30,7 +30,9 @@ def _started_at(folder: Path) -> float:
     """When the run's first row was written; when the file was changed, where that cannot be read."""
     path = min(path for path in folder.iterdir() if process_index_of(path) is not None)
     try:
+        if not path.is_file():  # opening a pipe would wait for its writer
+            return 0.0
         with path.open("rb") as file:
             return float(msgspec.json.decode(file.readline(_MAX_LINE_BYTES))["t"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return path.stat().st_mtime
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return path.lstat().st_mtime

@@ -1,8 +1,8 @@
-"""What every page carries: plotly.js, our own script and style, and the policy that allows just these.
+"""What every page contains: plotly.js, our own script and style, and the policy that allows only these.
 
-The policy names the hash of each script and style, so that nothing else runs even if it got into the page, and forbids
-every load, so that the page shows the same without a network. plotly.js is by far the largest part; it is carried
-compressed, and the page's script unpacks it. As text it has the hash that the policy names.
+The policy has the hash of each script and style, so that nothing else runs even if it got into the page. It forbids all
+loading, so that the page looks the same without a network. plotly.js, by far the largest part, is compressed; the
+page's script unpacks it to the text whose hash the policy has.
 """
 
 import base64

@@ -6,7 +6,8 @@ a template, where `%{...}` has a meaning.
 """
 
 import html
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +17,23 @@ from trackside.profiling.ledger import CALLBACK, PARTS
 from trackside.report.html.markup import Html, element
 
 MAX_POINTS = 1600
-"""Of one line; a screen has about as many columns."""
+"""Points per line; a screen has about that many columns."""
 
 _MAX_LABEL = 80
 _MAX_MARKED = 100
-"""Points of a line that are marked one by one; more would run into each other."""
+"""Up to this many points of a line are marked; more would overlap."""
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_LIBRARY_CALLBACKS = (
+    "JaxProfiler",
+    "MemoryProfiler",
+    "ModelCheckpoint",
+    "EarlyStopping",
+    "LearningRateMonitor",
+    "EMA",
+    "ProgressBarCallback",
+    "JAXProfiler",
+)
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -49,16 +62,22 @@ class Chart:
 
     id: str
     description: str
-    """What it shows, for those who cannot see it."""
+    """What it shows, for screen readers."""
     traces: list[dict[str, Any]]
     layout: dict[str, Any] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     follows_steps: bool = False
-    """Whether its x axis are the steps of the run, so that it zooms together with the others of that kind."""
+    """Whether its x axis is the steps of the run, so that it zooms together with the other such charts."""
     size: str = "medium"
     """`bar`, `small`, `medium` or `large`."""
     has_legend: bool = True
     """Whether its traces are named above it."""
+    elapsed: list[list[float | int | None]] = field(default_factory=list)
+    """For each trace, its x values as time since the start, for a switch of the axis; empty without one."""
+    elapsed_title: str = ""
+    """The title of the axis then."""
+    smoothable: list[int] = field(default_factory=list)
+    """Which traces the page may smooth."""
 
     def place(self) -> Html:
         """Where the page draws it."""
@@ -78,6 +97,8 @@ class Chart:
             "views": [{"layout": view.layout, "traces": view.traces} for view in self.views],
             "followsSteps": self.follows_steps,
             "legend": self._legend() if self.has_legend else [],
+            **({"elapsed": self.elapsed, "elapsedTitle": self.elapsed_title} if self.elapsed else {}),
+            **({"smoothable": self.smoothable} if self.smoothable else {}),
         }
 
     def _legend(self) -> list[dict[str, str]]:
@@ -92,6 +113,28 @@ def view_buttons(chart_ids: Iterable[str], titles: Sequence[str]) -> Html:
     buttons = [
         element("button", title, type="button", data_view=index, aria_pressed="false" if index else "true")
         for index, title in enumerate(titles)
+    ]
+    return element("div", buttons, class_="segmented", role="group", data_charts=" ".join(chart_ids))
+
+
+def option_buttons(chart_ids: Iterable[str], option: str, titles: Mapping[str, str]) -> Html:
+    """Buttons that set an option of one or several charts; the first is chosen at the beginning.
+
+    Args:
+        chart_ids: The charts.
+        option: `axis` or `smoothing`, as the page's script knows it.
+        titles: The title of each value.
+    """
+    buttons = [
+        element(
+            "button",
+            title,
+            type="button",
+            data_option=option,
+            data_value=value,
+            aria_pressed="false" if index else "true",
+        )
+        for index, (value, title) in enumerate(titles.items())
     ]
     return element("div", buttons, class_="segmented", role="group", data_charts=" ".join(chart_ids))
 
@@ -124,6 +167,16 @@ def line(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more:
     }
 
 
+def as_interval_means(trace: dict[str, Any]) -> dict[str, Any]:
+    """A line or area whose points are means over intervals, drawn as levels.
+
+    Args:
+        trace: The trace. The x of each point is the end of its interval, which begins at the point before; the first
+            point only marks where the first interval begins.
+    """
+    return {**trace, "line": {**trace["line"], "shape": "vh"}}
+
+
 def area(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more: Any) -> dict[str, Any]:
     """One of several areas that are stacked."""
     return {
@@ -142,16 +195,39 @@ def area(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more:
 
 def part_colour(part: str) -> str:
     """The colour of a part of the ledger, the same wherever it is shown."""
-    return f"--part-{part_class(part)}"
+    return f"--{part_class(part)}"
 
 
 def part_class(part: str) -> str:
-    """A part of the ledger as a name in the style sheet; callbacks share one."""
-    if part.startswith(CALLBACK) or part == "callbacks":
-        return "callbacks"
-    return part.replace("_", "-") if part in PARTS else "other"
+    """A part of the ledger as a name in the style sheet: of its colour, and of the class of a bar."""
+    if part.startswith(CALLBACK):
+        return f"callback-{_callback_number(part.removeprefix(CALLBACK))}"
+    if part == "callbacks":
+        return "part-callbacks"
+    return f"part-{part.replace('_', '-')}" if part in PARTS else "part-other"
+
+
+def _callback_number(name: str) -> int:
+    """Callbacks of the library have different colours; the others one that depends on their name alone."""
+    if name in _LIBRARY_CALLBACKS:
+        return _LIBRARY_CALLBACKS.index(name)
+    return zlib.crc32(name.encode("utf-8", "replace")) % len(_LIBRARY_CALLBACKS)
 
 
 def series_colour(index: int) -> str:
-    """The colour of one of several things that have none of their own."""
+    """The colour of one of several things that have no colour assigned."""
     return f"--series-{index % 8}"
+
+
+def time_unit(typical_s: float) -> tuple[float, str]:
+    """The unit of an axis, as its size in seconds and its name, in which a typical time has few digits."""
+    return _unit(typical_s, _TIME_UNITS)
+
+
+def byte_unit(largest: float) -> tuple[float, str]:
+    """The unit of an axis, as its size in bytes and its name, for values up to the largest."""
+    return _unit(largest, _BYTE_UNITS)
+
+
+def _unit(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    return next(((size, name) for size, name in units if value >= size), units[-1])

@@ -66,13 +66,13 @@ class Column:
 
     title: str
     is_number: bool = False
-    """Numbers stand at the right."""
+    """Numbers are aligned to the right."""
     explanation: str = ""
-    """What the title means, shown when it is pointed at."""
+    """What the title means, shown on hover."""
     is_minor: bool = False
     """Left out on a narrow screen."""
     is_code: bool = False
-    """Names from the program, in letters of equal width."""
+    """Names from the program, in a fixed-width font."""
     is_long: bool = False
     """Text that may be broken anywhere."""
 
@@ -118,7 +118,7 @@ def _cell(column: Column, cell: Child | Cell) -> Html:
 
 
 def term(word: Child, explanation: str) -> Html:
-    """A word whose meaning is shown when it is pointed at or tapped."""
+    """A word whose meaning is shown on hover or tap."""
     return element("span", word, class_="term", data_tip=explanation, tabindex="0")
 
 
@@ -129,12 +129,12 @@ def share_bar(share: float, colour: str = "accent") -> Html:
 
 
 def missing(*children: Child) -> Html:
-    """What a section says in place of a chart: that there is nothing to show, and how to get it."""
+    """What a section says instead of a chart: that data is missing, and how to get it."""
     return element("p", *children, class_="missing")
 
 
 def with_code(text: str) -> Html:
-    """A sentence in which names stand in backticks."""
+    """A sentence with names in backticks."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # one without its partner
         return joined(text)
@@ -142,7 +142,7 @@ def with_code(text: str) -> Html:
 
 
 def path_text(path: str) -> Html:
-    """A path that may go on in the next line after a slash."""
+    """A path that may wrap after a slash."""
     first, *others = path.split("/")
     return joined(first, [joined("/", Html("<wbr>"), part) for part in others])
 

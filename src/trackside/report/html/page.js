@@ -5,6 +5,8 @@
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
   const drawn = new Set();
   const views = {};
+  const options = {}; // by chart: the axis ("step" or "elapsed") and the smoothing
+  const axisDrawn = {}; // by chart, the axis that it was last drawn with
   const hidden = {}; // by chart, the names that were switched off
   const isNarrow = () => window.innerWidth < 640;
   const isTouch = matchMedia("(pointer: coarse)").matches;
@@ -85,27 +87,59 @@
     const chart = charts[id];
     const style = getComputedStyle(root);
     const view = chart.views[views[id] || 0] || { layout: {}, traces: null };
-    const inView = view.traces ? chart.traces.filter((_, index) => view.traces.includes(index)) : chart.traces;
+    const traces = withOptions(chart, options[id] || {});
+    const inView = view.traces ? traces.filter((_, index) => view.traces.includes(index)) : traces;
     const shown = inView.map((trace) => ({ ...trace, visible: !(hidden[id] && hidden[id].has(trace.name)) }));
     if (isNarrow()) for (const trace of shown) if (trace.type === "icicle") trace.texttemplate = "%{label}"; // room is scarce
     const base = baseLayout(style);
     if (!chart.layout.yaxis2) delete base.yaxis2;
-    return {
-      data: shown.map((trace) => withColours(trace, "", style)),
-      layout: merged(merged(base, withColours(chart.layout, "", style)), withColours(view.layout, "", style)),
-    };
+    const layout = merged(merged(base, withColours(chart.layout, "", style)), withColours(view.layout, "", style));
+    if (hasElapsedAxis(id)) {
+      const title = { ...layout.xaxis.title, text: chart.elapsedTitle };
+      layout.xaxis = { ...layout.xaxis, title, unifiedhovertitle: { text: `%{x:.4~g} ${chart.elapsedTitle}` } };
+    }
+    return { data: shown.map((trace) => withColours(trace, "", style)), layout };
+  }
+
+  const hasElapsedAxis = (id) => Boolean(charts[id].elapsed) && (options[id] || {}).axis === "elapsed";
+
+  // The traces over time instead of steps, and with a smoothed curve over each pale one.
+  function withOptions(chart, { axis, smoothing }) {
+    const isTimed = axis === "elapsed" && chart.elapsed;
+    const traces = chart.traces.map((trace, index) => (isTimed ? { ...trace, x: chart.elapsed[index] } : trace));
+    const weight = Number(smoothing || 0);
+    if (!weight || !chart.smoothable) return traces;
+    return traces.flatMap((trace, index) => {
+      if (!chart.smoothable.includes(index)) return [trace];
+      const smooth = { ...trace, y: smoothed(trace.y, weight), mode: "lines", line: { ...trace.line, shape: "linear" } };
+      return [{ ...trace, opacity: 0.3, hoverinfo: "skip", hovertemplate: null, mode: "lines" }, smooth];
+    });
+  }
+
+  // An exponential moving average without the pull of its first value; gaps stay gaps.
+  function smoothed(values, weight) {
+    let sum = 0;
+    let total = 0;
+    return values.map((value) => {
+      if (value === null) return null;
+      sum = weight * sum + value;
+      total = weight * total + 1;
+      return sum / total;
+    });
   }
 
   async function draw(id) {
     const place = document.getElementById(id);
     const { data, layout } = figure(id);
     const isFirst = !drawn.has(id);
-    if (!isFirst && place.layout && place.layout.xaxis && place.layout.xaxis.autorange === false) {
+    const isSameAxis = axisDrawn[id] === hasElapsedAxis(id);
+    axisDrawn[id] = hasElapsedAxis(id);
+    if (!isFirst && isSameAxis && place.layout && place.layout.xaxis && place.layout.xaxis.autorange === false) {
       layout.xaxis = { ...layout.xaxis, range: place.layout.xaxis.range.slice(), autorange: false };
     }
     drawn.add(id);
-    const options = { displayModeBar: false, responsive: true, doubleClick: "reset+autosize", scrollZoom: false };
-    await Plotly.react(place, data, layout, options);
+    const config = { displayModeBar: false, responsive: true, doubleClick: "reset+autosize", scrollZoom: false };
+    await Plotly.react(place, data, layout, config);
     showLegend(id, place);
     if (isFirst) {
       place.dataset.drawn = "";
@@ -177,7 +211,7 @@
   function giveUp(error) {
     for (const place of document.querySelectorAll("[data-chart]")) {
       place.className = "missing";
-      place.textContent = `This chart cannot be drawn here (${error.message}). A browser of 2023 or later can.`;
+      place.textContent = `This chart cannot be drawn here (${error.message}). It needs a browser from 2023 or later.`;
     }
   }
 
@@ -195,6 +229,12 @@
       press(group, button);
       for (const id of group.dataset.charts.split(" ")) {
         views[id] = Number(button.dataset.view);
+        if (drawn.has(id)) draw(id);
+      }
+    } else if (button.dataset.option) {
+      press(group, button);
+      for (const id of group.dataset.charts.split(" ")) {
+        options[id] = { ...options[id], [button.dataset.option]: button.dataset.value };
         if (drawn.has(id)) draw(id);
       }
     } else if (button.dataset.panel) {
@@ -239,6 +279,9 @@
     const wanted = event.target.value.trim().toLowerCase();
     for (const place of document.querySelectorAll("[data-metric]")) {
       place.hidden = !place.dataset.metric.toLowerCase().includes(wanted);
+    }
+    for (const fold of document.querySelectorAll(".more-metrics")) {
+      if (wanted && fold.querySelector("[data-metric]:not([hidden])")) fold.open = true;
     }
   }
 

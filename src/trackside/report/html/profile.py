@@ -21,9 +21,8 @@ from trackside.report.html.markup import (
 )
 from trackside.report.html.profile_capture import Report, analysed, per_step
 from trackside.report.html.section import Section, panel
-from trackside.report.html.wording import with_prefix
 from trackside.runs import Run
-from trackside.text import count, percent, seconds
+from trackside.text import count, percent, seconds, with_prefix
 
 _MAX_CAPTURES = 5
 _MAX_ROWS = 25

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from trackside.report.html.charts import Chart, label
 from trackside.report.html.profile_capture import Report, num_devices, per_step
-from trackside.report.html.wording import with_prefix
-from trackside.text import percent, seconds
+from trackside.text import percent, seconds, with_prefix
 from trackside.trace.scopes import PHASES
 from trackside.trace.tables import NO_SCOPE
 

@@ -14,7 +14,7 @@ class Section:
     title: str
     content: Child
     lead: Child = None
-    """One or two sentences below the title: what is to be seen."""
+    """One or two sentences below the title: the main result."""
     charts: list[Chart] = field(default_factory=list)
 
     def render(self) -> Html:
@@ -31,10 +31,10 @@ def panel(
 
     Args:
         title: Its title.
-        *content: What stands below the chart.
+        *content: What comes below the chart.
         chart: A chart.
         note: Small print at the end.
-        has_buttons: Whether the views of the chart can be chosen beside the title.
+        has_buttons: Whether to show buttons for the views of the chart next to the title.
     """
     buttons = chart.buttons() if chart and has_buttons else None
     head = element("div", element("h3", title), buttons, class_="panel-head")

@@ -1,0 +1,82 @@
+"""Losses and metrics: where they are on the page, over steps or time, smoothed, with the best value marked."""
+
+from pathlib import Path
+from typing import Any
+
+from trackside.clock import ManualClock
+from trackside.events import EventWriter
+from trackside.report import summarise_run
+from trackside.report.html import metric_charts
+from trackside.report.html.charts import Chart
+from trackside.report.html.section import Section
+from trackside.run_layout import event_file_name
+from trackside.runs import open_run
+
+
+def build(folder: Path, num_metrics: int = 0, **config: Any) -> Section:
+    """The section of a run of five rows, ten steps and a minute apart, with validations after rows two and four."""
+    clock = ManualClock(1000.0)
+    events = EventWriter(folder / event_file_name(0), clock)
+    if config:
+        events.write("config", config={"trainer": config})
+    more = {f"m{number}": 1.0 for number in range(num_metrics)}
+    for row in range(1, 6):
+        clock.advance(60.0)
+        events.write_metrics({"loss_mean": 1 / row, "lr_single": 0.1, **more}, 10 * row, 1, "train")
+        if row in (2, 4):
+            events.write_metrics({"loss": 0.3 * row, "accuracy": 0.1 * row}, 10 * row, 1, "val")
+    events.close()
+    run = open_run(folder)
+    summary = summarise_run(run)
+    return metric_charts.build(run.metrics, summary.best, summary.started_at)
+
+
+def traces_by_name(chart: Chart) -> dict[str, dict[str, Any]]:
+    return {trace["name"]: trace for trace in chart.traces}
+
+
+def test_mean_of_an_interval_is_a_level(tmp_path: Path) -> None:
+    """A training mean covers the steps since the row before it; a validation and a single value are points in time."""
+    loss, lr, _ = build(tmp_path).charts
+    assert traces_by_name(loss)["train"]["line"]["shape"] == "vh"
+    assert "shape" not in traces_by_name(loss)["val"]["line"]
+    assert "shape" not in lr.traces[0]["line"]
+
+
+def test_best_value_is_marked(tmp_path: Path) -> None:
+    """The best value of the metric by which the run is judged has a star in its chart, where it was reached."""
+    loss, lr, _ = build(tmp_path).charts
+    star = traces_by_name(loss)["best val"]
+    assert (star["x"], star["y"], star["marker"]["symbol"]) == ([20], [0.6], "star")
+    assert "best train" not in traces_by_name(lr)
+
+
+def test_best_of_other_validated_metrics_is_marked_too(tmp_path: Path) -> None:
+    """Any validated metric has its best value marked: the highest accuracy, not the lowest."""
+    accuracy = build(tmp_path).charts[2]
+    star = traces_by_name(accuracy)["best val"]
+    assert (star["x"], star["y"]) == ([40], [0.4])
+
+
+def test_charts_know_the_wall_time(tmp_path: Path) -> None:
+    """Each point has its time since the start of the run, in a unit that suits its length."""
+    loss = build(tmp_path).charts[0]
+    times = dict(zip((trace["name"] for trace in loss.traces), loss.elapsed, strict=True))
+    assert loss.elapsed_title == "minutes since the start"
+    assert times["train"] == [1, 2, 3, 4, 5]
+    assert times["val"] == [2, 4]
+    assert times["best val"] == [2]
+
+
+def test_training_curves_can_be_smoothed(tmp_path: Path) -> None:
+    """The page may smooth curves of training; validations are few, and the star is not a curve."""
+    loss = build(tmp_path).charts[0]
+    assert [loss.traces[index]["name"] for index in loss.smoothable] == ["train"]
+
+
+def test_many_metrics_are_folded_away(tmp_path: Path) -> None:
+    """A run with many metrics shows the first ones; the others are in a fold, so that other sections stay near."""
+    content = str(build(tmp_path, num_metrics=20).content)
+    before, fold = content.split("17 more metrics")
+    assert before.count("data-chart=") + before.count("data-chart ") == 6
+    assert fold.count('class="chart') == 17
