@@ -161,3 +161,21 @@ def test_garbage_collection_is_measured() -> None:
     seconds = ledger.totals().gc_s
     gc.collect()
     assert ledger.totals().gc_s == seconds > 0
+
+
+def test_what_is_accounted_for_before_a_switch_counts_before_it():
+    """A loop that keeps the times of its calls hands them in when something else begins."""
+    clock, calls = ManualClock(), []
+
+    def account() -> None:
+        ledger.add_calls(calls)
+        calls.clear()
+
+    ledger = Ledger(clock, on_switch=account)
+    ledger.start()
+    calls.append((0.0, 1.0, 1.0, 1.0, 3.0, False, False, 1, 8))
+    clock.advance(3.0)
+    with ledger.spend("logging"):
+        clock.advance(4.0)
+    parts = ledger.totals().parts
+    assert (parts["data_wait"], parts["dispatch"], parts["logging"], parts["other"]) == (1.0, 2.0, 4.0, 0.0)

@@ -159,6 +159,7 @@ class Ledger:
 
     Args:
         clock: Where times come from.
+        on_switch: Called before time is counted for another part, to account for what has happened until then.
 
     Attributes:
         num_steps: Training steps so far.
@@ -166,7 +167,7 @@ class Ledger:
         num_tokens: Tokens so far.
     """
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK):
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, on_switch: Callable[[], None] | None = None):
         self._now = clock.now
         self._seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self._part = OTHER
@@ -176,13 +177,7 @@ class Ledger:
         self.num_samples = 0
         self.num_tokens = 0
         self._longest, self._longest_s = OTHER, 0.0
-        self.before_switch: Callable[[], None] | None = None
-        """Accounts for what has happened and was not told yet; called before anything else is accounted for."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it is keeping account."""
-        return self._since_s is not None
+        self.before_switch = on_switch
 
     def start(self) -> None:
         """Begin to keep account."""
