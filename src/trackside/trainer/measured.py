@@ -9,7 +9,7 @@ from trackside.profiling.calibrate import calibrate_peak
 from trackside.profiling.capture import CaptureContext
 from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.memory import MemorySampler
-from trackside.profiling.step_times import StepTimes
+from trackside.profiling.recent_steps import RecentStepTimes
 from trackside.trace.flops import count_flops
 from trackside.trace.peaks import Peak, known_peak
 from trackside.trainer.loop import CaptureState, TrainLoop
@@ -26,9 +26,9 @@ class MeasuredSteps(SavedStates):
     _calibrated_peak: Peak | None = None
 
     @property
-    def step_times(self) -> StepTimes:
+    def step_times(self) -> RecentStepTimes:
         """How long the last steps of the training took."""
-        return self._loop.meter.step_times if self._loop is not None else StepTimes()
+        return self._loop.meter.step_times if self._loop is not None else RecentStepTimes()
 
     def set_capture_state(self, who: object, state: CaptureState) -> None:
         """Say, between two steps, whether the following ones are traced, or disturbed by a trace that was taken.

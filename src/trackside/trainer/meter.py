@@ -12,7 +12,7 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.logger import Logger
 from trackside.profiling.device_clock import DeviceClock
 from trackside.profiling.ledger import CALLBACK, LOGGING, CallTimes, Ledger, LedgerTotals
-from trackside.profiling.step_times import StepTimes
+from trackside.profiling.recent_steps import RecentStepTimes
 from trackside.trainer.legs import TrainingTime
 from trackside.trainer.run_events import RunEvents
 
@@ -51,7 +51,7 @@ class StepMeter:
         self.ledger = ledger
         self._time = time
         self._step_at_peak_s = functools.cache(step_at_peak_s)
-        self.step_times = StepTimes()
+        self.step_times = RecentStepTimes()
         self._events = events
         self._epoch_ended: tuple[int, dict[str, float]] | None = None
         self.device = DeviceClock(jax.default_backend() == "cpu", max_inflight, clock)

@@ -15,7 +15,7 @@ class SlowStep:
     """What the steps before it took."""
 
 
-class StepTimes:
+class RecentStepTimes:
     """A bounded record of step durations: from the completion of one step to that of the next.
 
     What is no training (validation, a boundary at which somebody acted) breaks the sequence, and steps that were

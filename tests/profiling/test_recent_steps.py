@@ -1,10 +1,10 @@
 """Durations of the last steps: what counts, and what is unusual."""
 
-from trackside.profiling.step_times import StepTimes
+from trackside.profiling.recent_steps import RecentStepTimes
 
 
-def filled(num_steps: int = 30, seconds: float = 0.01) -> StepTimes:
-    times = StepTimes()
+def filled(num_steps: int = 30, seconds: float = 0.01) -> RecentStepTimes:
+    times = RecentStepTimes()
     for step in range(num_steps + 1):
         times.add(step, step * seconds)
     return times
@@ -28,7 +28,7 @@ def test_breaks_and_disturbed_steps_do_not_count() -> None:
 
 def test_memory_is_bounded() -> None:
     """Only the latest steps are remembered."""
-    times = StepTimes(max_steps=8)
+    times = RecentStepTimes(max_steps=8)
     for step in range(100):
         times.add(step, float(step))
     assert len(times) == 8
@@ -49,4 +49,4 @@ def test_nothing_is_unusual_at_first() -> None:
     """With few steps to compare with, or none since the last look, nothing is found."""
     assert filled(10).find_slow(after_step=9, factor=0.1) is None
     assert filled(30).find_slow(after_step=30, factor=0.1) is None
-    assert StepTimes().median_s() is None
+    assert RecentStepTimes().median_s() is None
