@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from trackside.errors import CaptureError
 from trackside.profiling import capture as captures
-from trackside.profiling import session as sessions
 from trackside.profiling.capture import CaptureContext, CaptureResult, start_capture
-from trackside.profiling.errors import CaptureError
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -116,16 +115,6 @@ def test_file_for_perfetto_can_be_left_out(tmp_path: Path) -> None:
     run_steps(1)
     capture.stop(1, CONTEXT)
     assert [path.suffix for path in capture.wait().directory.iterdir()] == [".pb"]
-
-
-def test_public_calls_serve_where_there_is_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a JAX without the private session, captures are the same."""
-    monkeypatch.setattr(sessions, "_profiler", None)
-    result = take(tmp_path)
-    assert result.error == ""
-    assert result.report is not None
-    assert result.report.num_steps == 3
-    assert {"".join(path.suffixes[-2:]) for path in result.directory.iterdir()} == {".xplane.pb", ".json.gz"}
 
 
 def test_waiting_for_a_capture_that_runs_is_an_error(tmp_path: Path) -> None:

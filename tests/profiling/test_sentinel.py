@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from trackside.errors import ConfigError
+from trackside.errors import ConfigError, RecompileError
 from trackside.events import EventWriter, read_events
 from trackside.profiling.compiles import MAX_EVENTS, compile_counter
-from trackside.profiling.sentinel import RecompileError, RecompileSentinel
+from trackside.profiling.sentinel import RecompileSentinel
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 

@@ -29,11 +29,6 @@ class WandBRun:
         if run_name is not None and self._active() is None:
             self._start(run_name, directory)
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the run was started here, and will be finished here."""
-        return self._started is not None
-
     def log(self, row: dict[str, float]) -> None:
         """Log a row, if a run is active."""
         run = self._active()

@@ -25,10 +25,10 @@ from typing import Any
 import jax
 
 from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.errors import CaptureError
 from trackside.files import write_atomically
 from trackside.profiling.calibrate import model_flops_utilisation
-from trackside.profiling.errors import CaptureError
-from trackside.profiling.session import Session, start_session
+from trackside.profiling.session import Session
 from trackside.trace import TraceError, TraceReport, analyse_trace
 from trackside.trace.flops import count_flops
 from trackside.trace.peak_memory import peak_memory
@@ -272,7 +272,7 @@ def start_capture(
             )
         folder = _make_session_directory(pathlib.Path(directory), session, min_free_bytes)
         result = CaptureResult(folder.name, folder, first_step, first_step - 1, 0.0, reason=reason)
-        _active = Capture(start_session(trace_python), result, clock, for_perfetto)
+        _active = Capture(Session(trace_python), result, clock, for_perfetto)
         return _active
 
 

@@ -8,7 +8,6 @@ into one `CompileEvent` per compile.
 
 import contextlib
 import re
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any, Literal
 
 import jax
 
+from trackside import jax_internals
 from trackside.clock import SYSTEM_CLOCK, Clock
 
 _TRACE = "/jax/core/compile/jaxpr_trace_duration"
@@ -38,7 +38,7 @@ class CompileEvent:
     """One compile."""
 
     number: int
-    """The how manieth of the process, from 1."""
+    """Index of this compile in the process, from 1."""
     function: str
     """The name that JAX knows the function by."""
     trace_s: float
@@ -109,16 +109,6 @@ class CompileCounter:
         """Traces and compiles so far, by any thread."""
         self.num_compiles = 0
         """Compiles so far, by any thread; also the number of the last one."""
-        self.num_cache_hits = 0
-        """Those of them that the persistent cache had."""
-        self.num_cache_misses = 0
-        """Those of them that the persistent cache did not have."""
-        self.trace_s = 0.0
-        """Seconds that the compiles took to trace."""
-        self.lower_s = 0.0
-        """Seconds that the compiles took to lower."""
-        self.compile_s = 0.0
-        """Seconds that the compiles took in XLA, or to be read from the persistent cache."""
         self._timestamp = clock.timestamp
         self._events: deque[CompileEvent] = deque(maxlen=MAX_EVENTS)
         self._phases = _ThreadPhases()
@@ -168,7 +158,7 @@ class CompileCounter:
             phase.trace_s = traced[1] if traced is not None and traced[0] == function else 0.0
         elif kind == _COMPILE:
             phase.trace_s, phase.lower_s = thread.lowered.pop(function, (0.0, 0.0))
-            phase.is_operation = _is_operation_of_jax()
+            phase.is_operation = jax_internals.is_compiling_own_operation()
         thread.open.append(phase)
 
     def _end(self, kind: str, function: str, duration_s: float) -> None:
@@ -190,11 +180,6 @@ class CompileCounter:
         thread, cache = threading.current_thread(), _cache_result(phase)
         with self._lock:
             self.num_compiles += 1
-            self.num_cache_hits += cache == "hit"
-            self.num_cache_misses += cache == "miss"
-            self.trace_s += phase.trace_s
-            self.lower_s += phase.lower_s
-            self.compile_s += compile_s
             event = CompileEvent(
                 number=self.num_compiles,
                 function=phase.function,
@@ -241,23 +226,7 @@ def _cache_result(phase: _Phase) -> CacheResult:
     if phase.hit_cache:
         return "hit"
     # JAX says that it asks the cache also where none is set up.
-    return "miss" if phase.asked_cache and getattr(jax.config, "jax_compilation_cache_dir", None) else "off"
-
-
-def _is_operation_of_jax() -> bool:
-    """Whether the function that is being compiled is defined by JAX.
-
-    The monitoring events do not say, and names are no proof: a user's function may be called `add`. What says it is the
-    frame of jit's slow path, private to JAX. Where there is none (a compile ahead of time, another version of JAX), the
-    function is taken to be the user's.
-    """
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "cache_miss" and frame.f_code.co_filename.endswith("pjit.py"):
-            module = getattr(frame.f_locals.get("fun"), "__module__", None)
-            return isinstance(module, str) and module.partition(".")[0] == "jax"
-        frame = frame.f_back
-    return False
+    return "miss" if phase.asked_cache and jax_internals.config_value("jax_compilation_cache_dir") else "off"
 
 
 _counter: CompileCounter | None = None

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from trackside import text
+
 NUM_RECENT = 24
 """Samples that are kept at full resolution, and the fewest that tell of a leak."""
 MAX_POINTS = 64
@@ -54,7 +56,8 @@ class Leak:
 
     def __str__(self) -> str:
         grow = "grow" if self.name.endswith("s") else "grows"
-        return f"{self.name} {grow} by {_spell(100 * self.bytes_per_step)} per 100 steps since step {self.since_step}"
+        per_100 = text.num_bytes(100 * self.bytes_per_step)
+        return f"{self.name} {grow} by {per_100} per 100 steps since step {self.since_step}"
 
 
 class SeriesWatch:
@@ -175,10 +178,3 @@ def _rises_throughout(values: Sequence[float]) -> bool:
 
 def _floor(points: Sequence[Point]) -> Point:
     return min(points, key=lambda point: point[1])
-
-
-def _spell(num_bytes: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.3g} {unit}"
-    return f"{num_bytes:.3g} B"

@@ -15,6 +15,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from trackside import jax_internals
+
 Kind = Literal["structure", "static", "shape", "dtype", "weak_type", "sharding", "committed"]
 
 NO_CHANGE = (
@@ -86,13 +88,13 @@ def signature_of(
         function: What was called, for the names of its arguments and which of them are static. Without it the
             arguments are called `args[0]`, `args[1]` and so on.
     """
-    static_numbers, static_names = _static_arguments(function)
-    may_be_static = static_numbers is None
+    static = jax_internals.static_arguments(function)
+    may_be_static = static is None
     leaves: dict[str, LeafSignature] = {}
     arguments: dict[str, tuple[Any, bool]] = {}
     for index, (name, value) in enumerate(_named_arguments(args, kwargs or {}, function)):
         is_keyword = index >= len(args)
-        if name in static_names or (not is_keyword and static_numbers is not None and index in static_numbers):
+        if static is not None and (name in static.names or (not is_keyword and index in static.numbers)):
             leaves[name] = _describe_value(value)
             arguments[name] = (None, is_keyword)
             continue
@@ -170,27 +172,12 @@ def _suggest_for_shape(change: Change) -> str:
 
 def jitted_name(function: Callable | None) -> str | None:
     """The name under which JAX compiles a function of `jax.jit`; None for anything else."""
-    if _jit_info(function) is None:
+    if not jax_internals.is_jit_function(function):
         return None
     wrapped: Any = getattr(function, "__wrapped__", function)
     while not hasattr(wrapped, "__name__") and hasattr(wrapped, "func"):
         wrapped = wrapped.func
     return getattr(wrapped, "__name__", "<unnamed function>")
-
-
-def _jit_info(function: Callable | None) -> Any:
-    # Private to JAX, and the only place that tells static arguments. Without it values are taken to be static
-    # where nothing else explains a compile.
-    return getattr(function, "_jit_info", None)
-
-
-def _static_arguments(function: Callable | None) -> tuple[frozenset[int] | None, frozenset[str]]:
-    """Positions and names of the static arguments; None for the positions where they are not known."""
-    info = _jit_info(function)
-    numbers, names = getattr(info, "static_argnums", None), getattr(info, "static_argnames", None)
-    if numbers is None or names is None:
-        return None, frozenset()
-    return frozenset(numbers), frozenset(names)
 
 
 def _named_arguments(

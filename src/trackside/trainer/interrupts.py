@@ -13,6 +13,8 @@ from typing import Any, Self
 import jax
 from jax.experimental import multihost_utils
 
+from trackside import jax_internals
+
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 
 
@@ -44,7 +46,7 @@ class Interrupts:
     @property
     def look_after_step(self) -> Callable[[int], None] | None:
         """What has to be called after every step to hear of signals; None where signals come by themselves."""
-        is_served = jax.process_count() > 1 and jax.config.values["jax_enable_preemption_service"]
+        is_served = jax.process_count() > 1 and jax_internals.config_value("jax_enable_preemption_service")
         return self._look_together if is_served else None
 
     def _look_together(self, step: int) -> None:
