@@ -5,6 +5,7 @@
     best.eqx or best.safetensors        the model with the best validation R² so far
 """
 
+import contextlib
 import logging
 import math
 import os
@@ -23,7 +24,7 @@ from trackside.files import replacing
 from trackside.findings import RunFacts, find, render_findings
 from trackside.logger import Logger, LoggerConfig
 from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
-from trackside.profiling.timer_summary import OperationSummary
+from trackside.profiling.timers.operation_summary import OperationSummary
 
 LOGGER = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class TrainingRecord:
     best_r2: float = field(default=-math.inf, init=False)
     """The best R² of validation so far."""
     _has_warned_of_loss: bool = field(default=False, init=False)
-    _lends_events: bool = field(default=False, init=False)
+    _profiling: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
     _timed_before: dict[str, OperationSummary] = field(default_factory=dict, init=False)
     """What the profiler had timed before this training."""
 
@@ -108,16 +109,14 @@ class TrainingRecord:
     def __enter__(self) -> Self:
         if self.profiler is not None:
             self._timed_before = self.profiler.get_summary()
-            if self.profiler.events is None:
-                self.profiler.events, self._lends_events = self.logger.events, True
+            self._profiling.enter_context(self.profiler.writing_to(self.logger.events))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         status = "success" if kind is None else "interrupted" if issubclass(kind, KeyboardInterrupt) else "error"
-        if self._lends_events and self.profiler is not None:
-            self.profiler.events = None
+        self._profiling.close()
         self.wandb.finish(status)
         self.logger.finalize(status)
 

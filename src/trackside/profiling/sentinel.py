@@ -10,12 +10,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import jax
 from jax.core import Tracer
 
 from trackside.errors import ConfigError, RecompileError
+from trackside.events import EventSink
 from trackside.profiling.compiles import MAX_EVENTS, CompileEvent, compile_counter
 from trackside.profiling.signature import (
     Change,
@@ -33,14 +34,6 @@ OnTooMany = Literal["warn", "error"]
 
 _MAX_SIGNATURES = 16  # per function; a new one is compared with these
 _MAX_WRITTEN_CHANGES = 20
-
-
-class EventSink(Protocol):
-    """Where rows go; an `EventWriter`, say."""
-
-    def write(self, kind: str, **fields: Any) -> None:
-        """Take a row."""
-        ...
 
 
 @dataclass(slots=True)

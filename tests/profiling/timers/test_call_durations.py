@@ -2,12 +2,12 @@
 
 import pytest
 
-from trackside.profiling.completions import Call, CallSeries, CompletionAccount
+from trackside.profiling.timers.call_durations import Call, CallDurations, CallSeries
 
 
 @pytest.fixture
 def account():
-    return CompletionAccount()
+    return CallDurations()
 
 
 class Records:

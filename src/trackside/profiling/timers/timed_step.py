@@ -14,18 +14,18 @@ import jax
 
 from trackside.errors import ConfigError
 from trackside.profiling.compiles import compile_counter
-from trackside.profiling.completions import Call, CallSeries, Waitable
-from trackside.profiling.device_outputs import OutputFinder, TracedOutputError
-from trackside.profiling.loss_share import LossShareSampler
-from trackside.profiling.statistics_sketch import DurationSketch
-from trackside.profiling.timers import DISPATCH, TrainingProfiler, get_profiler
-from trackside.profiling.wrappers import ProfiledCallable, watch
+from trackside.profiling.timers.call_durations import Call, CallSeries, Waitable
+from trackside.profiling.timers.device_outputs import OutputFinder, TracedOutputError
+from trackside.profiling.timers.durations import DurationSketch
+from trackside.profiling.timers.profiler import DISPATCH, TrainingProfiler, get_profiler
+from trackside.profiling.timers.step_sampler import StepSampler
+from trackside.profiling.timers.timed_function import TimedCallable, watch
 
 LOSS_FN_COMPUTATION = "loss_fn_computation"
 MODEL_UPDATE = "model_update"
 MAKE_STEP_TOTAL = "make_step_total"
 
-_wrapped: "weakref.WeakValueDictionary[tuple[Any, ...], ProfiledCallable]" = weakref.WeakValueDictionary()
+_wrapped: "weakref.WeakValueDictionary[tuple[Any, ...], TimedCallable]" = weakref.WeakValueDictionary()
 """What was wrapped before, so that wrapping it again gives the same object. A wrapper keeps its function alive, so that
 an id stands for the same function as long as there is an entry."""
 _lock = threading.Lock()
@@ -50,7 +50,7 @@ def profile_jax_loss_fn(
     """
     timers = _check(loss_fn, "loss_fn", operation_name, profiler)
     loss_fn = _unwrap_loss(loss_fn)
-    return _once(ProfiledTreeLoss if _is_tree(loss_fn) else ProfiledLoss, loss_fn, operation_name, timers)
+    return _once(TimedTreeLoss if _is_tree(loss_fn) else TimedLoss, loss_fn, operation_name, timers)
 
 
 def profile_make_step(
@@ -71,10 +71,10 @@ def profile_make_step(
         ConfigError: It is not a function.
     """
     timers = _check(make_step, "make_step", operation_name, profiler)
-    return _once(ProfiledJittedStep if is_jitted(make_step) else ProfiledCallable, make_step, operation_name, timers)
+    return _once(TimedStep if is_jitted(make_step) else TimedCallable, make_step, operation_name, timers)
 
 
-class ProfiledLoss(ProfiledCallable):
+class TimedLoss(TimedCallable):
     """A loss that is timed where it computes something. Wrappers of one function are equal to each other."""
 
     @property
@@ -83,13 +83,13 @@ class ProfiledLoss(ProfiledCallable):
         return self._name
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProfiledLoss) and self.__wrapped__ == other.__wrapped__
+        return isinstance(other, TimedLoss) and self.__wrapped__ == other.__wrapped__
 
     def __hash__(self) -> int:
         return hash(self.__wrapped__)
 
 
-class ProfiledJittedStep(ProfiledCallable):
+class TimedStep(TimedCallable):
     """A jitted step that is timed, and now and then captured."""
 
     def __init__(self, function: Callable[..., Any], name: str, profiler: TrainingProfiler):
@@ -104,7 +104,7 @@ class ProfiledJittedStep(ProfiledCallable):
         self._last: Waitable | None = None
         """What tells when the last call is complete, where it is small."""
         self._compiles = compile_counter()
-        self._sampler = LossShareSampler(profiler, name, program_name(function), self._clean)
+        self._sampler = StepSampler(profiler, name, program_name(function), self._clean)
         self._sampler.expect(LOSS_FN_COMPUTATION, MODEL_UPDATE)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -154,7 +154,7 @@ class ProfiledJittedStep(ProfiledCallable):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with losses as the user wrote them: JAX sees the step that it would see without a profiler."""
         for value in (*args, *kwargs.values()):
-            if isinstance(value, ProfiledLoss):
+            if isinstance(value, TimedLoss):
                 self._sampler.expect(value.operation_name, MODEL_UPDATE)
                 args = tuple(_unwrap_loss(value) for value in args)
                 return args, {name: _unwrap_loss(value) for name, value in kwargs.items()}
@@ -191,7 +191,7 @@ def _check(function: Any, argument: str, name: Any, profiler: TrainingProfiler |
     return get_profiler() if profiler is None else profiler
 
 
-def _once(kind: type[ProfiledCallable], function: Callable[..., Any], name: str, profiler: TrainingProfiler) -> Any:
+def _once(kind: type[TimedCallable], function: Callable[..., Any], name: str, profiler: TrainingProfiler) -> Any:
     """The wrapper of a function, the same each time."""
     key = (kind, id(function), name, id(profiler))
     with _lock:
@@ -202,7 +202,7 @@ def _once(kind: type[ProfiledCallable], function: Callable[..., Any], name: str,
 
 
 def _unwrap_loss(value: Any) -> Any:
-    return value.__wrapped__ if isinstance(value, ProfiledLoss) else value
+    return value.__wrapped__ if isinstance(value, TimedLoss) else value
 
 
 def _is_tree(function: Callable[..., Any]) -> bool:
@@ -211,7 +211,7 @@ def _is_tree(function: Callable[..., Any]) -> bool:
 
 
 @jax.tree_util.register_pytree_node_class
-class ProfiledTreeLoss(ProfiledLoss):
+class TimedTreeLoss(TimedLoss):
     """A loss that is a tree of values to JAX, and stays one."""
 
     def tree_flatten(self) -> tuple[tuple[Any], tuple[str, TrainingProfiler]]:
@@ -219,12 +219,12 @@ class ProfiledTreeLoss(ProfiledLoss):
         return (self.__wrapped__,), (self._name, self._profiler)
 
     @classmethod
-    def tree_unflatten(cls, rest: tuple[str, TrainingProfiler], children: tuple[Any]) -> "ProfiledTreeLoss":
+    def tree_unflatten(cls, rest: tuple[str, TrainingProfiler], children: tuple[Any]) -> "TimedTreeLoss":
         """The same around another function, which may be a placeholder of JAX."""
         loss = object.__new__(cls)
         (loss.__wrapped__,), (loss._name, loss._profiler) = children, rest
         return loss
 
 
-_LOSS_KINDS = {ProfiledLoss, ProfiledTreeLoss}
+_LOSS_KINDS = {TimedLoss, TimedTreeLoss}
 """Looking for the type of each argument takes a tenth of the time that `isinstance` takes."""

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trackside.profiling.completions import Waitable
+from trackside.profiling.timers.call_durations import Waitable
 
 MAX_BYTES = 65536
 """Larger arrays are not kept for longer than has to be."""

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from trackside.profiling.statistics_sketch import MAX_PENDING, DurationSketch
+from trackside.profiling.timers.durations import MAX_PENDING, DurationSketch
 
 
 def exact_quantile(values, share):

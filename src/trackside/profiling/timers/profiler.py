@@ -1,32 +1,33 @@
-"""Timers: what an operation takes, each time and in all, by name.
+"""The profiler: times operations by name, summarises them and logs the summary.
 
 A pair of `start_timer` and `end_timer`, a `with profiler.time(...)` block and a decorated host function measure the
-time of the host. A decorated function that returns arrays of a device is measured until they are there, and what the
-call itself took is reported beside it as `<operation>_dispatch`. A loop is never made to wait for that.
+time of the host. A decorated function that returns arrays of a device is measured until they are computed, and the call
+itself is reported separately as `<operation>_dispatch`.
 
-`spans` has the hot path. What is here happens when somebody asks.
+The hot path is in `host_timers`. What is here runs when a summary is needed.
 """
 
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
-from trackside.profiling.completion_watcher import CompletionWatcher
-from trackside.profiling.sampled_share import SampledShares
-from trackside.profiling.spans import SpanTimers
-from trackside.profiling.timer_output import EventSink, MetricSink, TimerOutput
-from trackside.profiling.timer_summary import OperationSummary, summarise_operation, summarise_share
+from trackside.events import EventSink
+from trackside.profiling.timers.array_waiter import ArrayWaiter
+from trackside.profiling.timers.host_timers import HostTimers
+from trackside.profiling.timers.metric_output import MetricOutput, MetricSink
+from trackside.profiling.timers.operation_summary import OperationSummary, summarise_operation, summarise_share
+from trackside.profiling.timers.sampled_shares import SampledShares
 from trackside.schedule import Every
 
 DISPATCH = "_dispatch"
 """Ends the name under which the host's part of an asynchronous operation is reported."""
 
 
-class TrainingProfiler(SpanTimers):
+class TrainingProfiler(HostTimers):
     """Times operations by name, and logs what they took. Any thread may use it.
 
     Args:
@@ -66,10 +67,12 @@ class TrainingProfiler(SpanTimers):
         self.step_count = 0
         self.sampled = SampledShares()
         """Operations inside of jitted steps, which only captures can tell."""
-        self.completions = CompletionWatcher(clock)
+        self.completions = ArrayWaiter(clock)
         """Sees to it when the arrays that wrapped functions returned are there."""
         self._started_s = clock.now()
-        self._output = TimerOutput()
+        self._output = MetricOutput()
+        self._run_events: list[EventSink] = []
+        """Event files of runs that are under way, the innermost last."""
         weakref.finalize(self, self.completions.stop)
 
     def time_operation(self, operation_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -78,7 +81,7 @@ class TrainingProfiler(SpanTimers):
         Args:
             operation_name: What to call it.
         """
-        from trackside.profiling.wrappers import profile_operation
+        from trackside.profiling.timers.timed_function import profile_operation
 
         return profile_operation(operation_name, profiler=self)
 
@@ -133,7 +136,21 @@ class TrainingProfiler(SpanTimers):
         at = self.step_count if step is None else step
         summary = self.get_summary()
         not_sampled = [name for name in self.sampled.awaited() if name not in summary]
-        self._output.log(summary, not_sampled, at, self.logger, self.events, self.log_to_wandb)
+        events = self._run_events[-1] if self.events is None and self._run_events else self.events
+        self._output.log(summary, not_sampled, at, self.logger, events, self.log_to_wandb)
+
+    @contextmanager
+    def writing_to(self, events: EventSink) -> Iterator[None]:
+        """For the length of a block, log to the event file of a run, unless the profiler was given its own.
+
+        Args:
+            events: The run's event file.
+        """
+        self._run_events.append(events)
+        try:
+            yield
+        finally:
+            self._run_events.remove(events)
 
     def reset(self) -> None:
         """Forget all measurements, also of calls that are still under way, and count wall time and steps from now."""
@@ -159,22 +176,9 @@ def get_profiler() -> TrainingProfiler:
         return _global
 
 
-@contextmanager
-def profiler_writes_to(events: Any) -> Iterator[None]:
-    """For the length of a block, the process's own profiler writes to a run's event file, unless it has one already.
-
-    Args:
-        events: What has `write(kind, **fields)`.
-    """
-    profiler = get_profiler()
-    is_lent = profiler.events is None
-    if is_lent:
-        profiler.events = events
-    try:
-        yield
-    finally:
-        if is_lent:
-            profiler.events = None
+def profiler_writes_to(events: EventSink) -> AbstractContextManager[None]:
+    """Like `TrainingProfiler.writing_to`, for the process's own profiler."""
+    return get_profiler().writing_to(events)
 
 
 def log_profiling_metrics(step: int | None = None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trackside.errors import DataError
-from trackside.profiling.timers import TrainingProfiler, get_profiler
+from trackside.profiling.timers.profiler import TrainingProfiler, get_profiler
 
 LOGGER = logging.getLogger(__name__)
 
@@ -44,13 +44,13 @@ def profile_data_loader(
     timers.operation(operation_name)
     has_length = hasattr(data_loader, "__len__")
     if hasattr(data_loader, "__next__"):
-        return (_SizedIterator if has_length else ProfiledIterator)(data_loader, operation_name, timers)
+        return (_SizedIterator if has_length else TimedIterator)(data_loader, operation_name, timers)
     if hasattr(data_loader, "__getitem__"):
         return (_SizedSequence if has_length else _Sequence)(data_loader, operation_name, timers)
-    return (_SizedLoader if has_length else ProfiledLoader)(data_loader, operation_name, timers)
+    return (_SizedLoader if has_length else TimedLoader)(data_loader, operation_name, timers)
 
 
-class ProfiledLoader:
+class TimedLoader:
     """A loader that is timed. Made by `profile_data_loader`."""
 
     def __init__(self, loader: Any, name: str, profiler: TrainingProfiler):
@@ -59,7 +59,7 @@ class ProfiledLoader:
         object.__setattr__(self, "_profiler", profiler)
 
     def __iter__(self) -> Iterator[Any]:
-        return ProfiledIterator(iter(self._loader), self._name, self._profiler)
+        return TimedIterator(iter(self._loader), self._name, self._profiler)
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute in _OWN:  # not set yet, as while being copied
@@ -73,7 +73,7 @@ class ProfiledLoader:
         return f"<{self._loader!r}, profiled>"
 
 
-class ProfiledIterator:
+class TimedIterator:
     """An iterator that is timed; its state methods are those of the one given."""
 
     def __init__(self, iterator: Iterator[Any], name: str, profiler: TrainingProfiler):
@@ -82,7 +82,7 @@ class ProfiledIterator:
         self._profiler = profiler
         self._is_empty = True
 
-    def __iter__(self) -> "ProfiledIterator":
+    def __iter__(self) -> "TimedIterator":
         self._is_empty = True  # until it has given a batch to this loop
         return self
 
@@ -119,12 +119,12 @@ class ProfiledIterator:
 # Python looks for these methods in the class: a loader without a length must not seem to have one.
 
 
-class _SizedLoader(ProfiledLoader):
+class _SizedLoader(TimedLoader):
     def __len__(self) -> int:
         return len(self._loader)
 
 
-class _Sequence(ProfiledLoader):
+class _Sequence(TimedLoader):
     def __getitem__(self, index: Any) -> Any:
         return self._loader[index]
 
@@ -133,6 +133,6 @@ class _SizedSequence(_SizedLoader, _Sequence):
     pass
 
 
-class _SizedIterator(ProfiledIterator):
+class _SizedIterator(TimedIterator):
     def __len__(self) -> int:
         return len(self._iterator)  # pyright: ignore[reportArgumentType]

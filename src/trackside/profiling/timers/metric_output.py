@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from trackside.profiling.timer_summary import OperationSummary
+from trackside.events import EventSink
+from trackside.profiling.timers.operation_summary import OperationSummary
 
 LOGGER = logging.getLogger(__name__)
 
@@ -26,15 +27,7 @@ class MetricSink(Protocol):
         ...
 
 
-class EventSink(Protocol):
-    """What takes rows, such as a `trackside.events.EventWriter`."""
-
-    def write(self, kind: str, **fields: Any) -> None:
-        """Append a row."""
-        ...
-
-
-class TimerOutput:
+class MetricOutput:
     """Sends what the timers found to wherever it should go."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from trackside.clock import SYSTEM_CLOCK, ManualClock
 from trackside.errors import ConfigError
-from trackside.profiling import spans
-from trackside.profiling.spans import MAX_OPERATIONS, OTHER_OPERATIONS, SpanTimers
+from trackside.profiling.timers import host_timers
+from trackside.profiling.timers.host_timers import MAX_OPERATIONS, OTHER_OPERATIONS, HostTimers
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def clock():
 
 @pytest.fixture
 def timers(clock):
-    return SpanTimers(clock)
+    return HostTimers(clock)
 
 
 def found(timers, name):
@@ -149,7 +149,7 @@ def test_what_was_inside_of_a_cancelled_timer_is_inside_of_what_is_around_it(tim
 
 def test_a_thread_that_ends_timers_of_another_does_not_disturb_it():
     """Blocks go on being timed while another thread ends what was started around them."""
-    timers = SpanTimers(SYSTEM_CLOCK)
+    timers = HostTimers(SYSTEM_CLOCK)
     started, num_ended = queue.SimpleQueue(), []
 
     def end_all():
@@ -181,9 +181,9 @@ def test_a_start_that_was_never_ended_does_not_disturb_what_is_around_it(timers,
 
 def test_starts_that_are_never_ended_do_not_fill_the_memory(timers):
     """However many there are, a bounded number is remembered."""
-    for _ in range(spans._MAX_OPEN + 100):
+    for _ in range(host_timers._MAX_OPEN + 100):
         timers.start_timer("lost")
-    assert len(timers._open.get()) == spans._MAX_OPEN
+    assert len(timers._open.get()) == host_timers._MAX_OPEN
 
 
 def test_a_timer_may_be_ended_by_another_thread(timers, clock):

@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TypeVar
 
 from trackside.errors import ConfigError
-from trackside.profiling.completions import Call
-from trackside.profiling.device_outputs import TracedOutputError, find_arrays
-from trackside.profiling.timers import DISPATCH, TrainingProfiler, get_profiler
+from trackside.profiling.timers.call_durations import Call
+from trackside.profiling.timers.device_outputs import TracedOutputError, find_arrays
+from trackside.profiling.timers.profiler import DISPATCH, TrainingProfiler, get_profiler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,7 +50,7 @@ def profile_operation(operation_name: str, profiler: TrainingProfiler | None = N
 
 def _wrap(function: Callable[..., Any], name: str, profiler: TrainingProfiler) -> Callable[..., Any]:
     if not (inspect.isfunction(function) or inspect.ismethod(function) or inspect.isbuiltin(function)):
-        return ProfiledCallable(function, name, profiler)
+        return TimedCallable(function, name, profiler)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return timed_call(profiler, name, function, args, kwargs)
@@ -75,7 +75,7 @@ def _wrap(function: Callable[..., Any], name: str, profiler: TrainingProfiler) -
     return functools.wraps(function)(chosen)
 
 
-class ProfiledCallable:
+class TimedCallable:
     """A callable object, such as a jitted function, that is timed; all else of it is as it was.
 
     Args:

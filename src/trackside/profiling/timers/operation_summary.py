@@ -2,8 +2,8 @@
 
 from typing import NotRequired, TypedDict
 
-from trackside.profiling.sampled_share import SampledShare
-from trackside.profiling.statistics_sketch import DurationSummary
+from trackside.profiling.timers.durations import DurationSummary
+from trackside.profiling.timers.sampled_shares import SampledShare
 
 
 class OperationSummary(TypedDict):

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from trackside.profiling.statistics_sketch import DurationSketch
+from trackside.profiling.timers.durations import DurationSketch
 
 MAX_SAMPLES = 256
 """So many samples are pooled; older ones are forgotten."""

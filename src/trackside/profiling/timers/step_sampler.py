@@ -18,9 +18,9 @@ import jax
 
 from trackside.errors import CaptureError
 from trackside.profiling.capture import CaptureContext, CaptureResult, start_capture
-from trackside.profiling.sampled_share import SampledShare
-from trackside.profiling.statistics_sketch import DurationSketch
-from trackside.profiling.timers import TrainingProfiler
+from trackside.profiling.timers.durations import DurationSketch
+from trackside.profiling.timers.profiler import TrainingProfiler
+from trackside.profiling.timers.sampled_shares import SampledShare
 from trackside.trace import TraceReport
 
 LOGGER = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _SLOWDOWN = 0.1  # what the steps of a sample may take longer: measured 2 to 9 %
 _PATIENCE_S = 30.0  # how long a sample waits for its steps at least
 
 
-class LossShareSampler:
+class StepSampler:
     """Samples a step that is called again and again by one thread.
 
     Args:

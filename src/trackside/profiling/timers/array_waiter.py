@@ -14,8 +14,8 @@ import threading
 from collections.abc import Sequence
 
 from trackside.clock import Clock
-from trackside.profiling.completions import Call, CallSeries, CompletionAccount, Waitable
-from trackside.profiling.device_outputs import is_light
+from trackside.profiling.timers.call_durations import Call, CallDurations, CallSeries, Waitable
+from trackside.profiling.timers.device_outputs import is_light
 
 LOGGER = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class _Stop:
 _Item = Call | threading.Event | _Stop
 
 
-class CompletionWatcher:
+class ArrayWaiter:
     """Waits for the arrays of calls, in the order of the calls. Its thread is started by the first.
 
     Args:
@@ -44,7 +44,7 @@ class CompletionWatcher:
         self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._held: _Item | None = None
         """What was taken from the queue before its turn."""
-        self._account = CompletionAccount()
+        self._account = CallDurations()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._last_series: CallSeries | None = None

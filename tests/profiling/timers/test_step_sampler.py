@@ -14,8 +14,8 @@ import pytest
 from trackside.clock import ManualClock
 from trackside.profiling import TrainingProfiler, profile_jax_loss_fn, profile_make_step
 from trackside.profiling.capture import start_capture
-from trackside.profiling.loss_share import BUDGET, MAX_FAILURES, NUM_WARM_UP_CALLS, LossShareSampler, split_step
-from trackside.profiling.statistics_sketch import DurationSketch
+from trackside.profiling.timers.durations import DurationSketch
+from trackside.profiling.timers.step_sampler import BUDGET, MAX_FAILURES, NUM_WARM_UP_CALLS, StepSampler, split_step
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -103,9 +103,10 @@ import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before jax counts the cores
 import time
 import jax, jax.numpy as jnp, numpy as np
-from trackside.profiling import TrainingProfiler, loss_share, profile_make_step
+from trackside.profiling import TrainingProfiler, profile_make_step
+from trackside.profiling.timers import step_sampler
 
-loss_share.BUDGET = 10.0  # samples one after the other
+step_sampler.BUDGET = 10.0  # samples one after the other
 def loss(params, x):
     for weights in params:
         x = jnp.tanh(x @ weights)
@@ -171,7 +172,7 @@ def is_near(ratio):
 
 def make_sampler(clock=None):
     profiler = TrainingProfiler(log_to_wandb=False, clock=clock or ManualClock())
-    sampler = LossShareSampler(profiler, "make_step_total", "jit_my_step", DurationSketch())
+    sampler = StepSampler(profiler, "make_step_total", "jit_my_step", DurationSketch())
     sampler.expect("loss_fn_computation", "model_update")
     return profiler, sampler
 

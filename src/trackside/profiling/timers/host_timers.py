@@ -18,7 +18,7 @@ from typing import cast
 
 from trackside.clock import Clock
 from trackside.errors import ConfigError
-from trackside.profiling.statistics_sketch import MAX_PENDING, DurationSketch
+from trackside.profiling.timers.durations import MAX_PENDING, DurationSketch
 
 LOGGER = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class _OpenTimers(deque[float]):
     __slots__ = ()
 
 
-class _StartAround(float):
+class _EnclosingStart(float):
     """A start inside of which other operations have ended. It is not the object that the user has: that tells it."""
 
     __slots__ = ("inside_s", "until_s")
@@ -47,7 +47,7 @@ class _StartAround(float):
     """When the last of them ended."""
 
 
-class SpanTimers:
+class HostTimers:
     """Times what happens between two moments, by name. Any thread may use it.
 
     Args:
@@ -152,7 +152,7 @@ class SpanTimers:
         if opened is not None:
             with self._lock:
                 closed, position = _take_out(opened, start_time) or (start_time, 0)
-                if type(closed) is _StartAround and position:  # what was inside of it is inside of what is around it
+                if type(closed) is _EnclosingStart and position:  # what was inside of it is inside of what is around it
                     around = _mark_around(opened, position - 1)
                     around.inside_s += closed.inside_s
                     around.until_s = closed.until_s
@@ -204,7 +204,7 @@ class SpanTimers:
             position: Which of them is the one around it, -1 for none; the last if not given.
         """
         operation.add(end_s - closed)
-        if type(closed) is _StartAround:
+        if type(closed) is _EnclosingStart:
             operation.nested.append(closed.inside_s)
         with self._lock:  # another thread may be ending what was started in this one
             position = len(opened) - 1 if position is None else position
@@ -249,11 +249,11 @@ class SpanTimers:
         return self._operations.setdefault(OTHER_OPERATIONS, DurationSketch())
 
 
-def _mark_around(opened: _OpenTimers, position: int) -> _StartAround:
+def _mark_around(opened: _OpenTimers, position: int) -> _EnclosingStart:
     """Make a start that is open one inside of which others have ended, if it is not one yet."""
     around = opened[position]
-    if type(around) is not _StartAround:
-        opened[position] = around = _StartAround(around)
+    if type(around) is not _EnclosingStart:
+        opened[position] = around = _EnclosingStart(around)
         around.inside_s, around.until_s = 0.0, around
     return around
 
@@ -269,11 +269,11 @@ def _take_out(opened: _OpenTimers, start_time: float) -> tuple[float, int] | Non
 
 
 class Span:
-    """Times a block, also if it raises. Made by `SpanTimers.time`, one for each block."""
+    """Times a block, also if it raises. Made by `HostTimers.time`, one for each block."""
 
     __slots__ = ("name", "opened", "start_s", "timers")
 
-    timers: SpanTimers
+    timers: HostTimers
     name: str
     opened: _OpenTimers
     start_s: float

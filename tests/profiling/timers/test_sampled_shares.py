@@ -1,7 +1,7 @@
 import pytest
 
-from trackside.profiling.sampled_share import MAX_SAMPLES, SampledShares, pool
-from trackside.profiling.statistics_sketch import DurationSketch
+from trackside.profiling.timers.durations import DurationSketch
+from trackside.profiling.timers.sampled_shares import MAX_SAMPLES, SampledShares, pool
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 

@@ -8,8 +8,8 @@ import weakref
 import pytest
 
 from trackside.clock import ManualClock
-from trackside.profiling.completion_watcher import NUM_SEEN_FIRST, PAUSE_S, CompletionWatcher
-from trackside.profiling.completions import Call, CallSeries
+from trackside.profiling.timers.array_waiter import NUM_SEEN_FIRST, PAUSE_S, ArrayWaiter
+from trackside.profiling.timers.call_durations import Call, CallSeries
 
 
 class Array:
@@ -55,7 +55,7 @@ def clock():
 
 @pytest.fixture
 def watcher(clock):
-    watcher = CompletionWatcher(clock)
+    watcher = ArrayWaiter(clock)
     yield watcher
     watcher.stop()
 

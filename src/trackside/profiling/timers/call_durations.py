@@ -71,7 +71,7 @@ class Call:
     """Called when it is over. It is then looked at by itself."""
 
 
-class CompletionAccount:
+class CallDurations:
     """Works out what calls took. Calls are told in the order in which they returned. Any thread may tell of them."""
 
     def __init__(self) -> None:

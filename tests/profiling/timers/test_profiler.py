@@ -8,8 +8,8 @@ from trackside.clock import ManualClock
 from trackside.errors import ConfigError
 from trackside.events import EventWriter, read_events
 from trackside.logger import Logger, LoggerConfig
-from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics, timers
-from trackside.profiling.statistics_sketch import DurationSketch
+from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
+from trackside.profiling.timers.durations import DurationSketch
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -27,7 +27,7 @@ def profiler(clock):
 @pytest.fixture
 def own_profiler(monkeypatch):
     """A process-wide profiler that is not shared with other tests."""
-    monkeypatch.setattr(timers, "_global", None)
+    monkeypatch.setattr("trackside.profiling.timers.profiler._global", None)
     return get_profiler()
 
 
