@@ -13,11 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from trackside.decoding.arguments import check_cadence
-from trackside.decoding.array_statistics import STATISTICS, name_statistics
 from trackside.decoding.data import Pair, data_set, open_epoch, slices, split_pair, to_numpy
+from trackside.decoding.evaluation import STATISTICS, Evaluation, Score, evaluation_cadence, name_statistics, score
 from trackside.decoding.flat_step import FlatStep
-from trackside.decoding.record import Evaluation, Score, TrainingRecord, score
+from trackside.decoding.record import TrainingRecord
 from trackside.decoding.step import LossFunction
 from trackside.optional import require
 from trackside.profiling import profile_data_loader, profile_make_step
@@ -80,7 +79,7 @@ def train_decoding_jax(
         MissingExtraError: equinox is not installed.
     """
     require("equinox", "train_decoding_jax")
-    cadence = check_cadence("epochs", epochs, log_every, eval_batch_size)
+    cadence = evaluation_cadence("epochs", epochs, log_every, eval_batch_size)
     data = data_set(train_tensors, "train_tensors"), data_set(val_tensors, "val_tensors")
     key = jax.random.PRNGKey(0) if key is None else key
     step = FlatStep(model, state, filter_spec, loss_fn, opt, opt_state, key)

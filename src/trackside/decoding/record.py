@@ -15,9 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
-from trackside.decoding.r2 import R2, r2_score
+from trackside.decoding.evaluation import Evaluation
 from trackside.decoding.wandb_run import WandBRun
 from trackside.errors import ConfigError
 from trackside.files import replacing
@@ -29,48 +27,6 @@ from trackside.profiling.timers.operation_summary import OperationSummary
 LOGGER = logging.getLogger(__name__)
 
 _MAX_WAIT_S = 10.0
-
-
-@dataclass(frozen=True)
-class Score:
-    """How good a model is on a data set."""
-
-    loss: float
-    r2: R2
-
-    def row(self) -> dict[str, float]:
-        """The score as numbers by name, each output by its index."""
-        return {"loss": self.loss, "r2": self.r2.mean} | {
-            f"r2.{index}": float(value) for index, value in enumerate(self.r2.per_output)
-        }
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Everything that is told at the end of an epoch that is logged."""
-
-    epoch: int
-    step: int
-    mean_loss: float
-    """Of the epoch's batches, during training."""
-    train: Score
-    val: Score
-    params: dict[str, float]
-    grads: dict[str, float]
-
-
-def score(predict: Callable[[slice], tuple[float, np.ndarray]], targets: np.ndarray, parts: list[slice]) -> Score:
-    """Evaluate part by part.
-
-    Args:
-        predict: Gives mean loss and predictions of a part of the data set.
-        targets: All targets.
-        parts: The parts, which together are the data set.
-    """
-    results = [predict(part) for part in parts]
-    lengths = [len(predictions) for _, predictions in results]
-    loss = float(np.average([loss for loss, _ in results], weights=lengths))
-    return Score(loss, r2_score(targets, np.concatenate([predictions for _, predictions in results])))
 
 
 @dataclass

@@ -12,10 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from trackside.decoding.arguments import check_cadence
-from trackside.decoding.array_statistics import array_statistics, name_statistics
 from trackside.decoding.data import Pair, data_set, is_torch_tensor, open_epoch, slices, split_pair
-from trackside.decoding.record import Evaluation, Score, TrainingRecord, score
+from trackside.decoding.evaluation import (
+    Evaluation,
+    Score,
+    array_statistics,
+    evaluation_cadence,
+    name_statistics,
+    score,
+)
+from trackside.decoding.record import TrainingRecord
 from trackside.errors import ConfigError, DataError, MetricError
 from trackside.optional import require
 from trackside.profiling import profile_data_loader
@@ -70,7 +76,7 @@ def train_decoding_torch(
         MissingExtraError: torch is not installed.
     """
     require("torch", "train_decoding_torch")
-    cadence = check_cadence("num_epochs", num_epochs, log_every, eval_batch_size)
+    cadence = evaluation_cadence("num_epochs", num_epochs, log_every, eval_batch_size)
     data = data_set(train_tensors, "train_tensors"), data_set(val_tensors, "val_tensors")
     place = _Placement(model, device)
     with (
