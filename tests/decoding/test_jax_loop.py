@@ -13,6 +13,7 @@ import trackside.optional
 from tests.decoding.problem import JaxProblem, Linear, make_data
 from trackside.decoding import make_step, mse_loss, r2_score, train_decoding_jax
 from trackside.errors import ConfigError, DataError, MetricError, MissingExtraError
+from trackside.profiling import profile_data_loader
 from trackside.profiling.compiles import compile_counter
 
 
@@ -256,6 +257,12 @@ def test_the_profile_has_the_operations(problem, fresh_profiler):
     summary = fresh_profiler.get_summary()
     counts = {name: summary[name]["count"] for name in ("data_batch_production", "make_step_total", "training_step")}
     assert counts == {"data_batch_production": 12, "make_step_total": 12, "training_step": 12}
+
+
+def test_a_loader_that_is_timed_already_counts_once(problem, fresh_profiler):
+    """Wrapping it by hand and profiling the training do not add up."""
+    train(problem, enable_profiling=True, train_loader=profile_data_loader(problem.arguments["train_loader"]))
+    assert fresh_profiler.get_summary()["data_batch_production"]["count"] == 12
 
 
 def test_compiling_is_not_counted_as_a_step(problem, fresh_profiler):

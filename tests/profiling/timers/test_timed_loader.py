@@ -53,6 +53,16 @@ def test_each_batch_is_timed_in_each_epoch(profiler, clock):
     assert produced(profiler) == (9, 18.0)
 
 
+@pytest.mark.parametrize("loader", [[1, 2, 3], iter([1, 2, 3])])
+def test_a_loader_that_is_wrapped_twice_counts_once(profiler, loader):
+    """As when the user has wrapped what a training function wraps too; another name is another operation."""
+    twice = profile_data_loader(profile_data_loader(loader, profiler=profiler), profiler=profiler)
+    for _ in profile_data_loader(twice, "from_disk", profiler):
+        pass
+    counts = {name: entry["count"] for name, entry in profiler.get_summary().items()}
+    assert counts == {"data_batch_production": 3, "from_disk": 3}
+
+
 def test_length_attributes_and_state_are_those_of_the_loader(profiler, clock):
     """Reading and setting reach the loader, whose own class and methods are as they were."""
     original = Loader(clock)

@@ -30,7 +30,8 @@ def profile_data_loader(
         profiler: What measures; None for the process's own.
 
     Returns:
-        A loader with the length, the attributes and the state methods of the one given.
+        A loader with the length, the attributes and the state methods of the one given; the one given itself if it is
+        timed already, as the same operation by the same profiler.
 
     Raises:
         DataError: It cannot be iterated over.
@@ -41,6 +42,8 @@ def profile_data_loader(
             "a list, a generator or a loader."
         )
     timers = get_profiler() if profiler is None else profiler
+    if _is_timed(data_loader, operation_name, timers):
+        return data_loader
     timers.operation(operation_name)
     has_length = hasattr(data_loader, "__len__")
     if hasattr(data_loader, "__next__"):
@@ -48,6 +51,12 @@ def profile_data_loader(
     if hasattr(data_loader, "__getitem__"):
         return (_SizedSequence if has_length else _Sequence)(data_loader, operation_name, timers)
     return (_SizedLoader if has_length else TimedLoader)(data_loader, operation_name, timers)
+
+
+def _is_timed(loader: Any, name: str, profiler: TrainingProfiler) -> bool:
+    """Whether a loader is timed already, as this operation by this profiler: a second wrapper would count it twice."""
+    is_wrapper = isinstance(loader, TimedLoader | TimedIterator)
+    return is_wrapper and loader._name == name and loader._profiler is profiler
 
 
 class TimedLoader:
