@@ -1,4 +1,5 @@
 import json
+import re
 import types
 
 import equinox as eqx
@@ -263,6 +264,18 @@ def test_a_loader_that_is_timed_already_counts_once(problem, fresh_profiler):
     """Wrapping it by hand and profiling the training do not add up."""
     train(problem, enable_profiling=True, train_loader=profile_data_loader(problem.arguments["train_loader"]))
     assert fresh_profiler.get_summary()["data_batch_production"]["count"] == 12
+
+
+def logged_steps(output):
+    return [int(step) for step in re.findall(r"--- Profiling Metrics \(Step (\d+)\) ---", output)]
+
+
+@pytest.mark.parametrize(("log_every", "steps"), [(-1, [6, 9]), (3, [3, 6, 9])])
+def test_the_profile_is_logged_once_at_a_step(problem, fresh_profiler, monkeypatch, capsys, log_every, steps):
+    """With each evaluation, and by the profiler's own cadence; once where both fall on the same step."""
+    monkeypatch.setattr(fresh_profiler, "log_every", log_every)
+    train(problem, enable_profiling=True, epochs=3)
+    assert logged_steps(capsys.readouterr().out) == steps
 
 
 def test_compiling_is_not_counted_as_a_step(problem, fresh_profiler):

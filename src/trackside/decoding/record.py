@@ -152,7 +152,8 @@ def _wandb_row(evaluation: Evaluation) -> dict[str, float]:
 
 
 def _log_profile(profiler: TrainingProfiler | None) -> None:
-    if profiler is None:
+    """Log what the profiler knows, unless it has just logged the same by itself."""
+    if profiler is None or profiler.last_logged == (profiler.step_count, frozenset(profiler.get_summary())):
         return
     try:
         log_profiling_metrics()

@@ -122,6 +122,25 @@ def test_it_logs_itself_by_its_cadence(clock, capsys):
     assert capsys.readouterr().out == "--- Profiling Metrics (Step 5) ---\n"
 
 
+def test_the_cadence_can_be_changed(profiler, capsys):
+    """Setting `log_every` has an effect from the next step on."""
+    profiler.log_every = 2
+    profiler.step()
+    profiler.step()
+    assert capsys.readouterr().out == "--- Profiling Metrics (Step 2) ---\n"
+    profiler.log_every = -1
+    for _ in range(200):
+        profiler.step()
+    assert (profiler.log_every, capsys.readouterr().out) == (-1, "")
+
+
+def test_a_cadence_that_makes_no_sense_cannot_be_set(profiler):
+    """The error names the attribute, and the cadence stays as it was."""
+    with pytest.raises(ConfigError, match="log_every"):
+        profiler.log_every = 0
+    assert profiler.log_every == 100
+
+
 def test_switched_off_it_does_not_log_itself(clock, capsys):
     """Steps are counted all the same."""
     profiler = TrainingProfiler(log_every=1, enabled=False, clock=clock)

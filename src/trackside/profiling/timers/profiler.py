@@ -32,7 +32,7 @@ class TrainingProfiler(HostTimers):
 
     Args:
         log_to_wandb: Whether to log to Weights & Biases too, while a run is active.
-        log_every: Every how many calls of `step` the metrics are logged; -1 for never.
+        log_every: The metrics are logged at every `log_every`-th call of `step`; -1 for never.
         enabled: Whether it measures. Can be changed at any time, by setting the attribute.
         sync: Whether wrapped functions wait for the arrays that they return. The loop then runs slower.
         logger: What gets the metrics as numbers, such as a `trackside.logger.Logger`.
@@ -40,7 +40,8 @@ class TrainingProfiler(HostTimers):
         clock: Where times come from.
 
     Attributes:
-        log_to_wandb, log_every, enabled, sync, logger, events: As given.
+        log_to_wandb, log_every, enabled, sync, logger, events: As given. All of them can be set.
+        last_logged: At which step the metrics were logged last, and of which operations; None before.
         step_count: How often `step` was called since the last reset.
     """
 
@@ -55,16 +56,14 @@ class TrainingProfiler(HostTimers):
         events: EventSink | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ):
-        if isinstance(log_every, bool) or not isinstance(log_every, int):
-            raise ConfigError(f"log_every: expected a whole number of steps, or -1 for never; got {log_every!r}")
         super().__init__(clock, enabled)
-        self._due = Every(log_every, "log_every")
         self.log_every = log_every
         self.log_to_wandb = log_to_wandb
         self.sync = sync
         self.logger = logger
         self.events = events
         self.step_count = 0
+        self.last_logged: tuple[int, frozenset[str]] | None = None
         self.sampled = SampledShares()
         """Operations inside of jitted steps, which only captures can tell."""
         self.completions = ArrayWaiter(clock)
@@ -74,6 +73,21 @@ class TrainingProfiler(HostTimers):
         self._run_events: list[EventSink] = []
         """Event files of runs that are under way, the innermost last."""
         weakref.finalize(self, self.completions.stop)
+
+    @property
+    def log_every(self) -> int:
+        """The metrics are logged at every `log_every`-th call of `step`; -1 for never. Can be set at any time.
+
+        Raises:
+            ConfigError: Set to something else than a positive whole number or -1.
+        """
+        return self._due.num_steps
+
+    @log_every.setter
+    def log_every(self, num_steps: int) -> None:
+        if isinstance(num_steps, bool) or not isinstance(num_steps, int):
+            raise ConfigError(f"log_every: expected a whole number of steps, or -1 for never; got {num_steps!r}")
+        self._due = Every(num_steps, "log_every")
 
     def time_operation(self, operation_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """A decorator that times a function: plain or async, a generator or a method.
@@ -136,6 +150,7 @@ class TrainingProfiler(HostTimers):
         at = self.step_count if step is None else step
         summary = self.get_summary()
         not_sampled = [name for name in self.sampled.awaited() if name not in summary]
+        self.last_logged = at, frozenset(summary)
         events = self._run_events[-1] if self.events is None and self._run_events else self.events
         self._output.log(summary, not_sampled, at, self.logger, events, self.log_to_wandb)
 
@@ -159,7 +174,7 @@ class TrainingProfiler(HostTimers):
             for operation in self._operations.values():
                 operation.clear()
         self.sampled.clear()
-        self.step_count = 0
+        self.step_count, self.last_logged = 0, None
         self._started_s = self._now()
 
 
