@@ -1,4 +1,5 @@
 import logging
+import threading
 
 import pytest
 import wandb
@@ -9,6 +10,7 @@ from trackside.errors import ConfigError
 from trackside.events import EventWriter, read_events
 from trackside.logger import Logger, LoggerConfig
 from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
+from trackside.profiling.timers.call_durations import Call
 from trackside.profiling.timers.durations import DurationSketch
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
@@ -65,6 +67,25 @@ def test_what_was_started_and_not_ended_is_not_in_the_summary(profiler):
     """An operation is in it once it was measured."""
     profiler.start_timer("load")
     assert profiler.get_summary() == {}
+
+
+def test_a_summary_does_not_wait_for_ever(profiler, monkeypatch):
+    """A call whose arrays never come is left out, and everything else is reported."""
+
+    class StuckArray:
+        is_there = threading.Event()
+
+        def block_until_ready(self):
+            self.is_there.wait(60)
+
+        def is_ready(self):
+            return self.is_there.is_set()
+
+    monkeypatch.setattr("trackside.profiling.timers.profiler.MAX_WAIT_S", 0.01)
+    spend(profiler, "load", 1.0)
+    profiler.completions.watch(Call(0.0, 0.0, [StuckArray()], profiler.operation("stuck").add_many))
+    assert set(profiler.get_summary()) == {"load"}
+    StuckArray.is_there.set()
 
 
 def test_reset_starts_anew(profiler):

@@ -264,6 +264,15 @@ def test_many_short_steps_are_all_counted_and_none_twice(profiler):
     assert 0 < found["total_time"] <= loop_s
 
 
+def test_a_summary_counts_every_call_so_far(profiler):
+    """Right after the loop, whatever the device is still computing."""
+    step = profile_make_step(jax.jit(lambda x: (x @ x / 256.0, x.sum())), profiler=profiler)
+    x = jnp.ones((256, 256))
+    for _ in range(100):
+        x, _ = step(x)
+    assert profiler.get_summary()["make_step_total"]["count"] == 100
+
+
 @pytest.mark.parametrize("wrap", [profile_jax_loss_fn, profile_make_step])
 @pytest.mark.parametrize(("function", "name", "message"), [(3, "loss", "expected a function"), (my_loss, 3, "name")])
 def test_bad_arguments_are_refused(wrap, function, name, message):

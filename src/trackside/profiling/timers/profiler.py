@@ -23,6 +23,8 @@ from trackside.profiling.timers.operation_summary import OperationSummary, summa
 from trackside.profiling.timers.sampled_shares import SampledShares
 from trackside.schedule import Every
 
+MAX_WAIT_S = 10.0
+"""How long a summary waits at most for arrays that are still being computed."""
 DISPATCH = "_dispatch"
 """Ends the name under which the host's part of an asynchronous operation is reported."""
 
@@ -108,9 +110,10 @@ class TrainingProfiler(HostTimers):
     def get_summary(self) -> dict[str, OperationSummary]:
         """What each operation took, in seconds, by name.
 
-        Wrapped calls whose arrays are not there yet are not in it, nor are some short ones of the last hundredth of a
-        second; `wait` waits for them. Operations that have to be sampled are in it once they were.
+        Waits for the arrays of wrapped calls, `MAX_WAIT_S` at most, so that every call so far is counted. Operations
+        that have to be sampled are in it as soon as there are enough samples.
         """
+        self.completions.wait(MAX_WAIT_S)
         wall_s = self._now() - self._started_s
         summary: dict[str, OperationSummary] = {}
         with self._lock:
