@@ -266,6 +266,14 @@ def test_a_loader_that_is_timed_already_counts_once(problem, fresh_profiler):
     assert fresh_profiler.get_summary()["data_batch_production"]["count"] == 12
 
 
+def test_each_training_is_timed_from_zero(problem, fresh_profiler):
+    """What another training of the process took is not part of this one's summary."""
+    train(problem, enable_profiling=True)
+    train(problem, enable_profiling=True, epochs=1)
+    assert fresh_profiler.get_summary()["make_step_total"]["count"] == 3
+    assert fresh_profiler.step_count == 3
+
+
 def logged_steps(output):
     return [int(step) for step in re.findall(r"--- Profiling Metrics \(Step (\d+)\) ---", output)]
 

@@ -65,7 +65,8 @@ def train_decoding_jax(
         log_every: Every how many epochs to evaluate, and to log the profile; the last epoch always is evaluated.
         key: The random key of the training; `jax.random.PRNGKey(0)` unless given.
         wandb_run_name: What to call the W&B run that is started if none is active; None starts none.
-        enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training.
+        enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training. It is
+            reset at the start.
         save_dir: Where the event file and the best model by validation R² go; None keeps nothing on disk.
         eval_batch_size: How many samples to evaluate at once; all unless given.
 

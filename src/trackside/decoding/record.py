@@ -9,11 +9,11 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from trackside.decoding.evaluation import Evaluation
 from trackside.decoding.wandb_run import WandBRun
@@ -22,7 +22,6 @@ from trackside.files import replacing
 from trackside.findings import RunFacts, find, render_findings
 from trackside.logger import Logger, LoggerConfig
 from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
-from trackside.profiling.timers.operation_summary import OperationSummary
 
 LOGGER = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class TrainingRecord:
         wandb_run_name: What to call its W&B run if none is active.
         save_dir: Where its event file and the best model go; None keeps nothing on disk.
         best_name: The file name of the best model.
-        is_profiled: Whether the global profiler times the training.
+        is_profiled: Whether the global profiler times the training, from zero.
     """
 
     num_epochs: int
@@ -50,8 +49,6 @@ class TrainingRecord:
     """The best R² of validation so far."""
     _has_warned_of_loss: bool = field(default=False, init=False)
     _profiling: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
-    _timed_before: dict[str, OperationSummary] = field(default_factory=dict, init=False)
-    """What the profiler had timed before this training."""
 
     def __post_init__(self) -> None:
         if self.wandb_run_name is not None and not isinstance(self.wandb_run_name, str):
@@ -64,7 +61,7 @@ class TrainingRecord:
 
     def __enter__(self) -> Self:
         if self.profiler is not None:
-            self._timed_before = self.profiler.get_summary()
+            self.profiler.reset()  # or the times of a training before would add up with those of this one
             self._profiling.enter_context(self.profiler.writing_to(self.logger.events))
         return self
 
@@ -110,7 +107,7 @@ class TrainingRecord:
             return
         profiler.wait(_MAX_WAIT_S)  # the last calls, and a sample that is being taken
         _log_profile(profiler)
-        findings = find(RunFacts(timers=_since(profiler.get_summary(), self._timed_before)))
+        findings = find(RunFacts(timers={name: dict(entry) for name, entry in profiler.get_summary().items()}))
         for finding in findings:
             self.logger.events.write("finding", **finding.to_dict())
         if findings:
@@ -159,15 +156,3 @@ def _log_profile(profiler: TrainingProfiler | None) -> None:
         log_profiling_metrics()
     except Exception as error:  # a training is worth more than its profile
         LOGGER.warning("the profile could not be logged: %s", error)
-
-
-def _since(now: Mapping[str, OperationSummary], before: Mapping[str, OperationSummary]) -> dict[str, dict[str, Any]]:
-    """What was timed in between, as far as verdicts need it."""
-    timed = {}
-    for name, entry in now.items():
-        earlier = before.get(name)
-        count = entry["count"] - (earlier["count"] if earlier else 0)
-        total_s = entry["total_time"] - (earlier["total_time"] if earlier else 0.0)
-        if count > 0:
-            timed[name] = {**entry, "count": count, "total_time": total_s, "avg_time": total_s / count}
-    return timed

@@ -60,7 +60,8 @@ def train_decoding_torch(
         loss_fn: Takes predictions and targets and returns a scalar.
         num_epochs: How many times to go through the loader.
         wandb_run_name: What to call the W&B run that is started if none is active; None starts none.
-        enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training.
+        enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training. It is
+            reset at the start.
         log_every: Every how many epochs to evaluate, and to log the profile; the last epoch always is evaluated.
         device: Where to train; CUDA where there is one unless given, else the CPU. The model is moved there.
         save_dir: Where the event file and the best model by validation R² go; None keeps nothing on disk.

@@ -9,7 +9,13 @@ from trackside.clock import ManualClock
 from trackside.errors import ConfigError
 from trackside.events import EventWriter, read_events
 from trackside.logger import Logger, LoggerConfig
-from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
+from trackside.profiling import (
+    TrainingProfiler,
+    get_profiler,
+    log_profiling_metrics,
+    profile_data_loader,
+    profile_make_step,
+)
 from trackside.profiling.timers.call_durations import Call
 from trackside.profiling.timers.durations import DurationSketch
 
@@ -160,6 +166,21 @@ def test_a_cadence_that_makes_no_sense_cannot_be_set(profiler):
     with pytest.raises(ConfigError, match="log_every"):
         profiler.log_every = 0
     assert profiler.log_every == 100
+
+
+def test_a_loop_that_never_calls_step_has_steps(profiler, capsys):
+    """The calls of a wrapped step count for it, or the batches of a timed loader."""
+    for _ in profile_data_loader([1, 2, 3], profiler=profiler):
+        pass
+    profiler.log_metrics()
+    step = profile_make_step(lambda: None, profiler=profiler)
+    for _ in range(5):
+        step()
+    profiler.log_metrics()
+    profiler.step()
+    profiler.log_metrics()
+    headers = [line for line in capsys.readouterr().out.splitlines() if line.startswith("---")]
+    assert headers == [f"--- Profiling Metrics (Step {step}) ---" for step in (3, 5, 1)]
 
 
 def test_switched_off_it_does_not_log_itself(clock, capsys):

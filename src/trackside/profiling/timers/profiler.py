@@ -9,7 +9,7 @@ The hot path is in `host_timers`. What is here runs when a summary is needed.
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -72,6 +72,8 @@ class TrainingProfiler(HostTimers):
         """Sees to it when the arrays that wrapped functions returned are there."""
         self._started_s = clock.now()
         self._output = MetricOutput()
+        self._step_operations: set[str] = set()
+        """Operations that happen once per training step."""
         self._run_events: list[EventSink] = []
         """Event files of runs that are under way, the innermost last."""
         weakref.finalize(self, self.completions.stop)
@@ -148,14 +150,24 @@ class TrainingProfiler(HostTimers):
         """Print what the operations took, and log it. Never fails because of where it is logged to.
 
         Args:
-            step: The step to log it at; None for the profiler's own count.
+            step: The step to log it at; None for the profiler's own count: the calls of `step`, or, in a loop without
+                any, those of the step that is wrapped by `profile_make_step`, or else the batches of a timed loader.
         """
-        at = self.step_count if step is None else step
         summary = self.get_summary()
+        at = self._steps_so_far(summary) if step is None else step
         not_sampled = [name for name in self.sampled.awaited() if name not in summary]
         self.last_logged = at, frozenset(summary)
         events = self._run_events[-1] if self.events is None and self._run_events else self.events
         self._output.log(summary, not_sampled, at, self.logger, events, self.log_to_wandb)
+
+    def counts_steps_by(self, operation_name: str) -> None:
+        """Take the calls of an operation for training steps, as long as `step` is not called."""
+        self._step_operations.add(operation_name)
+
+    def _steps_so_far(self, summary: Mapping[str, OperationSummary]) -> int:
+        if self.step_count:
+            return self.step_count
+        return max((summary[name]["count"] for name in self._step_operations if name in summary), default=0)
 
     @contextmanager
     def writing_to(self, events: EventSink) -> Iterator[None]:

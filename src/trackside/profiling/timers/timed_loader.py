@@ -45,6 +45,7 @@ def profile_data_loader(
     if _is_timed(data_loader, operation_name, timers):
         return data_loader
     timers.operation(operation_name)
+    timers.counts_steps_by(operation_name)
     has_length = hasattr(data_loader, "__len__")
     if hasattr(data_loader, "__next__"):
         return (_SizedIterator if has_length else TimedIterator)(data_loader, operation_name, timers)

@@ -71,6 +71,7 @@ def profile_make_step(
         ConfigError: It is not a function.
     """
     timers = _check(make_step, "make_step", operation_name, profiler)
+    timers.counts_steps_by(operation_name)
     return _once(TimedStep if is_jitted(make_step) else TimedCallable, make_step, operation_name, timers)
 
 
