@@ -22,6 +22,9 @@ class FakeRun:
             raise ConnectionError("no route")
         self.rows.append(row)
 
+    def define_metric(self, name, step_metric):
+        pass
+
     def finish(self, exit_code):
         self.exit_code = exit_code
 
@@ -137,6 +140,7 @@ def test_a_real_run_offline(monkeypatch, tmp_path):
     arguments = TorchProblem().arguments | {"wandb_run_name": "my_experiment", "save_dir": tmp_path}
     train_decoding_torch(**arguments)
     assert wandb.run is None
+    wandb.teardown()  # only then has W&B's own process written everything
     (run_file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert b"my_experiment" in run_file.read_bytes()
     assert b"metrics/val.r2" in run_file.read_bytes()

@@ -2,7 +2,6 @@ import logging
 import threading
 
 import pytest
-import wandb
 
 from trackside import profiling
 from trackside.clock import ManualClock
@@ -208,24 +207,6 @@ def test_a_logger_gets_the_metrics(profiler, tmp_path):
     rows = [row for row in read_events(tmp_path / "events-00000.jsonl") if row["kind"] == "metrics"]
     assert [(row["step"], row["mode"]) for row in rows] == [(7, "profiling")]
     assert rows[0]["values"] == {"load_avg_time": 2.0, "load_total_time": 2.0, "load_count": 1.0}
-
-
-@pytest.mark.slow
-def test_an_active_wandb_run_gets_the_metrics(clock, tmp_path, monkeypatch):
-    """Under the prefix `profiling/`, with the row that the user logs next; the user's own steps stay as they are."""
-    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
-    profiler = TrainingProfiler(clock=clock)
-    spend(profiler, "load", 2.0)
-    with wandb.init(mode="offline", dir=tmp_path, settings=wandb.Settings(silent=True)) as run:
-        profiler.log_metrics(100)
-        run.log({"loss": 1.0}, step=1)
-        assert run.step == 1
-        summary = dict(run.summary)
-    assert {name: value for name, value in summary.items() if name.startswith("profiling/")} == {
-        "profiling/load_avg_time": 2.0,
-        "profiling/load_total_time": 2.0,
-        "profiling/load_count": 1,
-    }
 
 
 def test_without_a_run_wandb_is_left_alone(clock, caplog):

@@ -22,6 +22,7 @@ And for all of them:
     durations           any number of durations in bounded memory
     operation_summary   what is known of an operation, as plain values
     metric_output       prints these and logs them
+    wandb_rows          how they get into a W&B run without disturbing it
 """
 
 from trackside.profiling.timers.profiler import (

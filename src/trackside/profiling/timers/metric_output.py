@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from trackside.events import EventSink
 from trackside.profiling.timers.operation_summary import OperationSummary
+from trackside.profiling.timers.wandb_rows import WandBRows
 
 LOGGER = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class MetricOutput:
 
     def __init__(self) -> None:
         self._failed: set[str] = set()
+        self._wandb = WandBRows(PREFIX)
 
     def log(
         self,
@@ -63,7 +65,7 @@ class MetricOutput:
         if logger is not None and metrics:
             self._try("the logger", lambda: logger.log_host_metrics(metrics, step, mode=PREFIX))
         if log_to_wandb and metrics:
-            self._try("Weights & Biases", lambda: _log_to_wandb(metrics))
+            self._try("Weights & Biases", lambda: self._wandb.log(metrics, step))
 
     def _try(self, where: str, log: Callable[[], object]) -> None:
         try:
@@ -94,11 +96,3 @@ def metrics_of(summary: Mapping[str, OperationSummary]) -> dict[str, float]:
 
 def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
-
-
-def _log_to_wandb(metrics: Mapping[str, float]) -> None:
-    wandb = sys.modules.get("wandb")  # a process that has not imported it has no active run
-    run = getattr(wandb, "run", None)
-    if run is not None:
-        # Beside what the user logs next: a row of its own, with a step of its own, would make W&B drop the user's rows.
-        run.log({f"{PREFIX}/{name}": value for name, value in metrics.items()}, commit=False)
