@@ -28,20 +28,25 @@ def run(tmp_path, monkeypatch):
         yield run
 
 
-def rows_of(tmp_path):
-    """The history of the run, each row as (W&B's number, values)."""
+def records_of(tmp_path, kind):
+    """What W&B has written of one kind."""
     wandb.teardown()  # only then has W&B's own process written everything
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    rows = []
     for data in _records(path.read_bytes()):
         record = wandb.proto.wandb_internal_pb2.Record()
         record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            values = {
-                ".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
-            }
-            rows.append((record.history.step.num, {k: v for k, v in values.items() if not k.startswith("_")}))
-    return rows
+        if record.WhichOneof("record_type") == kind:
+            yield getattr(record, kind)
+
+
+def values_of(items):
+    named = {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+    return {name: value for name, value in named.items() if not name.startswith("_")}
+
+
+def rows_of(tmp_path):
+    """The history of the run, each row as (W&B's number, values)."""
+    return [(history.step.num, values_of(history.item)) for history in records_of(tmp_path, "history")]
 
 
 def test_rows_of_a_loop_that_logs_nothing_else_are_all_there(profiler, run, tmp_path):
@@ -53,8 +58,8 @@ def test_rows_of_a_loop_that_logs_nothing_else_are_all_there(profiler, run, tmp_
     run.finish()
     counts = {row["profiling/step"]: row["profiling/load_count"] for _, row in rows_of(tmp_path)}
     assert counts == {100: 2, 200: 3, 300: 4}
-    (summary,) = tmp_path.glob("wandb/offline-run-*/files/wandb-summary.json")
-    assert json.loads(summary.read_text())["profiling/load_count"] == 4
+    *_, summary = records_of(tmp_path, "summary")
+    assert values_of(summary.update)["profiling/load_count"] == 4
 
 
 def test_the_users_rows_keep_their_steps(profiler, run, tmp_path):
