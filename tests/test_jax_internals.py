@@ -101,3 +101,27 @@ def test_without_the_hook_of_threads_the_function_runs_at_exit(monkeypatch):
     monkeypatch.setattr(atexit, "register", registered.append)
     jax_internals.run_before_threads_end(print)
     assert registered == [print]
+
+
+def test_a_running_profile_is_known(tmp_path):
+    """From its start to its end."""
+    before = jax_internals.is_profile_running()
+    with jax.profiler.trace(str(tmp_path)):
+        during = jax_internals.is_profile_running()
+    assert (before, during, jax_internals.is_profile_running()) == (False, True, False)
+
+
+def test_a_function_is_called_before_a_profile_starts(tmp_path):
+    """While the profiler is still free, and not any more after the block."""
+    found = []
+    with jax_internals.before_profile_starts(lambda: found.append(jax_internals.is_profile_running())):
+        jax.profiler.start_trace(str(tmp_path))
+    jax.profiler.stop_trace()
+    assert found == [False]
+
+
+def test_without_the_state_of_jaxs_profiler_nothing_is_asked(tmp_path, monkeypatch):
+    """No profile seems to run, and profiles start as they would without trackside."""
+    monkeypatch.setattr(jax_internals, "_profile_state", None)
+    with jax_internals.before_profile_starts(lambda: pytest.fail("asked")), jax.profiler.trace(str(tmp_path)):
+        assert not jax_internals.is_profile_running()

@@ -1,12 +1,13 @@
-"""The private API that trackside depends on, all of it: four parts of JAX and one of Python.
+"""The private API that trackside depends on, all of it: five parts of JAX and one of Python.
 
 Each function says why no public call will do and what happens when the private one is missing, and
 `tests/test_jax_internals.py` holds it to that. Look here first when a new version of JAX breaks something.
 """
 
+import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,10 @@ try:
     from jaxlib import _profiler  # type: ignore[attr-defined]
 except ImportError:
     _profiler = None
+try:
+    from jax._src.profiler import _profile_state  # type: ignore[attr-defined]
+except ImportError:
+    _profile_state = None
 
 
 class StaticArguments(NamedTuple):
@@ -34,6 +39,49 @@ def profiler_session_type() -> type[Any] | None:
         The class; None when this version of JAX has none, so that no capture can be taken.
     """
     return getattr(_profiler, "ProfilerSession", None)
+
+
+def is_profile_running() -> bool:
+    """Whether the user takes a profile with `jax.profiler.start_trace` or `trace`. There is no public call to ask.
+
+    Without the private state no profile seems to run: a capture started meanwhile then fails when it is stopped.
+    """
+    return getattr(_profile_state, "profile_session", None) is not None
+
+
+@contextlib.contextmanager
+def before_profile_starts(function: Callable[[], object]) -> Iterator[None]:
+    """For the length of a block, have a function called when the user is about to start or stop a profile.
+
+    JAX takes one profile at a time, and `jax.profiler.start_trace` fails if another one is running, even a short one
+    in the background that could be ended early. It begins by taking a lock; the lock is what asks here. Without the
+    private state the function is never called, and the user's profile fails with JAX's own error.
+    """
+    state: Any = _profile_state
+    lock = getattr(state, "lock", None)
+    if lock is None:
+        yield
+        return
+    state.lock = _AskingLock(lock, function)
+    try:
+        yield
+    finally:
+        state.lock = lock
+
+
+class _AskingLock:
+    """A lock that calls a function before it is taken."""
+
+    def __init__(self, lock: Any, function: Callable[[], object]):
+        self._lock = lock
+        self._function = function
+
+    def __enter__(self) -> Any:
+        self._function()
+        return self._lock.__enter__()
+
+    def __exit__(self, *exception: Any) -> Any:
+        return self._lock.__exit__(*exception)
 
 
 def is_jit_function(function: Callable[..., Any] | None) -> bool:

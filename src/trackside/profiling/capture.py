@@ -19,11 +19,13 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
+from trackside import jax_internals
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import CaptureError
 from trackside.files import write_atomically
@@ -38,6 +40,8 @@ LOGGER = logging.getLogger(__name__)
 
 MIN_FREE_BYTES = 64 << 20
 """Less free space than this, and no capture is started."""
+MAX_GIVE_WAY_S = 10.0
+"""How long another profile waits at most for a capture that gives way."""
 MAX_JSON_EVENTS = 1_000_000
 """What JAX puts into a `trace.json.gz` at most; it drops the rest without a word."""
 
@@ -102,10 +106,21 @@ class CaptureResult:
 class Capture:
     """A trace that is being taken, and then finished in the background. Made by `start_capture`."""
 
-    def __init__(self, session: Session, result: CaptureResult, clock: Clock, for_perfetto: bool = True):
+    def __init__(
+        self,
+        session: Session,
+        result: CaptureResult,
+        clock: Clock,
+        for_perfetto: bool = True,
+        on_wanted: Callable[[], None] | None = None,
+    ):
         self.result = result
+        self.on_wanted = on_wanted
         self._for_perfetto = for_perfetto
         self._session = session
+        self._until_stopped = contextlib.ExitStack()
+        if on_wanted is not None:
+            self._until_stopped.enter_context(jax_internals.before_profile_starts(self.give_way))
         self._clock = clock
         self._started_s = clock.now()
         self._thread: threading.Thread | None = None
@@ -146,6 +161,12 @@ class Capture:
             with contextlib.suppress(OSError):
                 self.result.directory.rmdir()
 
+    def give_way(self) -> None:
+        """Ask whoever takes this capture to end it, and wait until another profile may start."""
+        if self.on_wanted is not None:
+            self.on_wanted()
+            self._is_stopped.wait(MAX_GIVE_WAY_S)
+
     def wait_until_stopped(self) -> None:
         """Wait until another capture may start."""
         self._is_stopped.wait()
@@ -158,6 +179,7 @@ class Capture:
         return self.result
 
     def _release(self) -> None:
+        self._until_stopped.close()
         _release(self)
         self._is_stopped.set()
 
@@ -245,6 +267,7 @@ def start_capture(
     reason: str = "",
     min_free_bytes: int = MIN_FREE_BYTES,
     for_perfetto: bool = True,
+    on_wanted: Callable[[], None] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Capture:
     """Start to trace. There is one capture at a time in a process.
@@ -256,13 +279,18 @@ def start_capture(
         trace_python: Whether to trace Python calls too, which slows Python code down about five times.
         reason: Why it is taken, for the result.
         min_free_bytes: How much space has to be free.
-        for_perfetto: Whether to make the `trace.json.gz` too, which takes about as long as all else.
+        for_perfetto: Whether to make the `trace.json.gz` too, which takes about as long as everything else.
+        on_wanted: Makes this a capture that gives way: called, on any thread, when another profile is about to start,
+            be it a capture or one by `jax.profiler`. It has to see to it that this one is ended, at once.
         clock: Where times come from.
 
     Raises:
         CaptureError: Another capture is under way, or the directory cannot be written to, or the disk is full.
     """
     global _active
+    other = _active
+    if other is not None and on_wanted is None:
+        other.give_way()
     with _lock:
         if _active is not None:
             running = _active.result
@@ -272,7 +300,7 @@ def start_capture(
             )
         folder = _make_session_directory(pathlib.Path(directory), session, min_free_bytes)
         result = CaptureResult(folder.name, folder, first_step, first_step - 1, 0.0, reason=reason)
-        _active = Capture(Session(trace_python), result, clock, for_perfetto)
+        _active = Capture(Session(trace_python), result, clock, for_perfetto, on_wanted)
         return _active
 
 

@@ -17,6 +17,7 @@ from trackside.profiling import (
 )
 from trackside.profiling.timers.call_durations import Call
 from trackside.profiling.timers.durations import DurationSketch
+from trackside.profiling.timers.sampled_shares import MIN_SAMPLES
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -126,14 +127,15 @@ def test_the_console_output_is_that_of_the_guide(profiler, capsys):
 
 
 def test_what_has_to_be_sampled_is_shown_as_such(profiler, capsys):
-    """Until the first sample it is in the console output, and not in the summary."""
+    """Until there are enough samples it is in the console output, and not in the summary."""
     steps = DurationSketch()
     share = profiler.sampled.expect("loss_fn_computation", steps)
     profiler.log_metrics(1)
     assert "loss_fn_computation: not sampled yet\n" in capsys.readouterr().out
     assert (profiler.get_summary(), profiler.not_sampled_yet()) == ({}, ["loss_fn_computation"])
     steps.add(2.0)
-    share.add(3.0, 4.0)
+    for _ in range(MIN_SAMPLES):
+        share.add(3.0, 4.0)
     assert profiler.get_summary()["loss_fn_computation"]["avg_time"] == 1.5
     assert profiler.not_sampled_yet() == []
 

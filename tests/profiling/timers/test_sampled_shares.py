@@ -1,7 +1,7 @@
 import pytest
 
 from trackside.profiling.timers.durations import DurationSketch
-from trackside.profiling.timers.sampled_shares import MAX_SAMPLES, SampledShares, pool
+from trackside.profiling.timers.sampled_shares import MAX_SAMPLES, MIN_SAMPLES, SampledShares, pool
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -9,12 +9,6 @@ pytestmark = pytest.mark.usefixtures("no_compile_cache")
 def test_samples_are_pooled_by_their_length():
     """A long sample counts more than a short one."""
     assert pool([(9.0, 10.0), (0.0, 1.0)]).share == pytest.approx(9 / 11)
-
-
-def test_one_sample_has_no_interval():
-    """It says nothing about how far samples differ."""
-    estimate = pool([(1.0, 2.0)])
-    assert (estimate.share, estimate.low, estimate.high, estimate.num_samples) == (0.5, None, None, 1)
 
 
 def test_the_interval_is_that_of_the_mean_for_samples_of_one_length():
@@ -41,10 +35,24 @@ def test_old_samples_are_forgotten():
 def test_an_operation_is_awaited_until_it_has_a_sample_and_a_step():
     """A sample alone does not say how long anything took."""
     shares, steps = SampledShares(), DurationSketch()
-    shares.expect("loss", steps).add(1.0, 2.0)
+    share = shares.expect("loss", steps)
+    for _ in range(MIN_SAMPLES):
+        share.add(1.0, 2.0)
     assert (shares.awaited(), shares.found()) == (["loss"], [])
     steps.add(3.0)
     assert (shares.awaited(), [share.name for share in shares.found()]) == ([], ["loss"])
+
+
+def test_an_operation_is_awaited_until_it_has_enough_samples():
+    """One or two say nothing about how far samples differ."""
+    shares, steps = SampledShares(), DurationSketch()
+    steps.add(3.0)
+    share = shares.expect("loss", steps)
+    for _ in range(MIN_SAMPLES - 1):
+        share.add(1.0, 2.0)
+    assert shares.awaited() == ["loss"]
+    share.add(1.0, 2.0)
+    assert shares.awaited() == []
 
 
 def test_clearing_forgets_what_is_awaited():

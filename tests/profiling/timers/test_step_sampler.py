@@ -1,8 +1,4 @@
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +11,24 @@ from trackside.clock import ManualClock
 from trackside.profiling import TrainingProfiler, profile_jax_loss_fn, profile_make_step
 from trackside.profiling.capture import start_capture
 from trackside.profiling.timers.durations import DurationSketch
-from trackside.profiling.timers.step_sampler import BUDGET, MAX_FAILURES, NUM_WARM_UP_CALLS, StepSampler, split_step
+from trackside.profiling.timers.sampled_shares import MIN_SAMPLES
+from trackside.profiling.timers.step_sampler import (
+    BUDGET,
+    MAX_FAILURES,
+    MAX_FIRST_ATTEMPTS,
+    MAX_FIRST_STEPS,
+    MAX_STEPS,
+    NUM_WARM_UP_CALLS,
+    SampleBudget,
+    StepSampler,
+    split_step,
+)
+from trackside.trace import analyse_trace
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
-WIDTH, DEPTH = 256, 4
+MANY_STEPS = 200_000
+"""More than any sample takes, so that a test ends if there is none."""
 
 
 def my_loss(params, x):
@@ -30,23 +39,32 @@ def my_loss(params, x):
 
 @jax.jit
 def my_step(params, moments, x):
-    """A step whose update is worth measuring: it takes the square root of each number."""
+    """A step whose update is worth measuring."""
     value, grads = jax.value_and_grad(my_loss)(params, x)
     moments = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g * g, moments, grads)
     return jax.tree.map(lambda p, g, m: p - 1e-3 * g / (jnp.sqrt(m) + 1e-8), params, grads, moments), moments, value
 
 
-def arguments(rows=256):
+def arguments():
     rng = np.random.default_rng(0)
-    params = [jnp.asarray(rng.normal(size=(WIDTH, WIDTH)) / 16, jnp.float32) for _ in range(DEPTH)]
-    return params, jax.tree.map(jnp.zeros_like, params), jnp.asarray(rng.normal(size=(rows, WIDTH)), jnp.float32)
+    params = [jnp.asarray(rng.normal(size=(32, 32)) / 16, jnp.float32) for _ in range(2)]
+    return params, jax.tree.map(jnp.zeros_like, params), jnp.asarray(rng.normal(size=(32, 32)), jnp.float32)
 
 
-def train(step, num_steps, rows=256):
-    params, moments, x = arguments(rows)
-    for _ in range(num_steps):
+def train_until(is_over, step):
+    """Make steps until something has happened."""
+    params, moments, x = arguments()
+    for _ in range(MANY_STEPS):
         params, moments, value = step(params, moments, x)
-    return value
+        value.block_until_ready()
+        if is_over():
+            return
+    pytest.fail(f"{MANY_STEPS} steps were not enough")
+
+
+def is_sampled(profiler):
+    """Whether there are enough samples; asked without waiting for anything."""
+    return lambda: not profiler.sampled.awaited()
 
 
 @pytest.fixture(scope="module")
@@ -56,28 +74,25 @@ def sampled(tmp_path_factory):
     profiler = TrainingProfiler(log_to_wandb=False)
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
-        step = profile_make_step(my_step, profiler=profiler)
-        deadline = time.monotonic() + 60
-        while profiler.not_sampled_yet() and time.monotonic() < deadline:
-            train(step, 60)
-            profiler.wait(60)
+        train_until(is_sampled(profiler), profile_make_step(my_step, profiler=profiler))
+        assert profiler.wait(60)
     finally:
         tempfile.tempdir = before
-    return SimpleNamespace(profiler=profiler, step=step, left=list(Path(folder).iterdir()))
+    return SimpleNamespace(profiler=profiler, left=list(Path(folder).iterdir()))
 
 
-def test_the_first_sample_is_taken_after_warm_up(sampled):
-    """The loss and the update are in the summary, as shares of the step, with the number of samples."""
+def test_loss_and_update_are_reported_with_their_intervals(sampled):
+    """As shares of the step, once there are enough samples."""
     summary = sampled.profiler.get_summary()
     loss, update = summary["loss_fn_computation"], summary["model_update"]
-    assert loss["num_samples"] == update["num_samples"] >= 1
+    assert loss["num_samples"] == update["num_samples"] >= MIN_SAMPLES
     assert loss["step_share"] + update["step_share"] == pytest.approx(1.0)
-    assert 0.3 < loss["step_share"] < 0.99
+    assert 0 <= loss["step_share_low"] <= loss["step_share"] <= loss["step_share_high"] <= 1
     assert sampled.profiler.not_sampled_yet() == []
 
 
 def test_a_sampled_operation_is_scaled_by_the_steps(sampled):
-    """As often as there were steps that compiled nothing, with its share of what they took."""
+    """It counts for every step that compiled nothing, with its share of what they took."""
     summary = sampled.profiler.get_summary()
     loss, step = summary["loss_fn_computation"], summary["make_step_total"]
     assert step["count"] - 1 <= loss["count"] <= step["count"]
@@ -91,113 +106,104 @@ def test_nothing_is_left_on_disk(sampled):
     assert sampled.left == []
 
 
-def test_the_next_sample_waits_for_the_budget(sampled):
-    """Until all samples together cost less than a hundredth of the time that has passed."""
-    sampler = sampled.step._sampler
-    assert sampler._next_s - sampler._started_s == pytest.approx(sampler._cost_s / BUDGET)
-    assert sampler._cost_s > 0
+def test_the_first_samples_do_not_wait_for_the_budget():
+    """They are short, and as many as are needed for an interval."""
+    budget = SampleBudget(now_s=100.0)
+    for _ in range(MIN_SAMPLES):
+        assert (budget.is_due(100.0), budget.max_steps) == (True, MAX_FIRST_STEPS)
+        budget.spend(2.0)
+        budget.succeed()
+    assert (budget.is_due(101.0), budget.max_steps) == (False, MAX_STEPS)
 
 
-TRUTH_SCRIPT = """
-import os
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before jax counts the cores
-import time
-import jax, jax.numpy as jnp, numpy as np
-from trackside.profiling import TrainingProfiler, profile_make_step
-from trackside.profiling.timers import step_sampler
-
-step_sampler.BUDGET = 10.0  # samples one after the other
-def loss(params, x):
-    for weights in params:
-        x = jnp.tanh(x @ weights)
-    return jnp.mean(x**2)
-
-def update(value, gradient):
-    for _ in range(16):  # an update worth measuring
-        gradient = jnp.sin(gradient)
-    return value - 1e-3 * gradient
-
-@jax.jit
-def step(params, x):
-    value, grads = jax.value_and_grad(loss)(params, x)
-    return jax.tree.map(update, params, grads), value
-
-rng = np.random.default_rng(0)
-params = [jnp.asarray(rng.normal(size=(256, 256)) / 16, jnp.float32) for _ in range(4)]
-x = jnp.asarray(rng.normal(size=(256, 256)), jnp.float32)
-gradient = jax.jit(jax.value_and_grad(loss))
-profiler = TrainingProfiler(log_to_wandb=False)
-profiled = profile_make_step(step, profiler=profiler)
-taken = {gradient: [], step: []}
-for _ in range(3):
-    for _ in range(40):
-        for function in taken:
-            started = time.perf_counter()
-            jax.block_until_ready(function(params, x))
-            taken[function].append(time.perf_counter() - started)
-    for _ in range(60):
-        _, value = profiled(params, x)
-    profiler.wait()
-found = profiler.get_summary()["loss_fn_computation"]
-truth = min(taken[gradient]) / min(taken[step])  # what is above is other programs
-print(found["step_share"], truth, found["num_samples"], found.get("step_share_low"), found.get("step_share_high"))
-"""
+def test_further_samples_cost_a_hundredth_of_the_time():
+    """The next one is due when the time since the start is a hundred times the cost of all so far."""
+    budget = SampleBudget(now_s=50.0)
+    for _ in range(MIN_SAMPLES):
+        budget.spend(2.0)
+        budget.succeed()
+    due_s = 50.0 + 2.0 * MIN_SAMPLES / BUDGET
+    assert [budget.is_due(now_s) for now_s in (due_s - 0.1, due_s)] == [False, True]
 
 
-def measure_share():
-    result = subprocess.run([sys.executable, "-c", TRUTH_SCRIPT], capture_output=True, text=True, check=True)
-    return map(float, result.stdout.split())
+def test_attempts_that_give_no_sample_are_budgeted_too():
+    """A step that is never seen is not tried again at once for ever."""
+    budget = SampleBudget(now_s=0.0)
+    for _ in range(MAX_FIRST_ATTEMPTS):
+        assert budget.is_due(0.0)
+        budget.spend(1.0)
+    assert not budget.is_due(1.0)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs to keep a process on one core")
-def test_the_share_is_near_that_of_a_loss_timed_by_itself():
-    """Two of at most eight trainings are within 15 % of an independently timed loss.
-
-    Other programs on the core may disturb one of the two figures, and not the other. It is one core because on several,
-    XLA runs parts of the update beside the gradient, and neither takes a time of its own.
-    """
-    ratios = []
-    while sum(is_near(ratio) for ratio in ratios) < 2:
-        assert len(ratios) < 8, f"sampled shares were {ratios} of what was timed"
-        share, truth, num_samples, low, high = measure_share()
-        assert num_samples >= 2
-        assert 0 <= low < share < high <= 1
-        ratios.append(share / truth)
-
-
-def is_near(ratio):
-    return abs(ratio - 1) <= 0.15
-
-
-def make_sampler(clock=None):
-    profiler = TrainingProfiler(log_to_wandb=False, clock=clock or ManualClock())
+def make_sampler():
+    profiler = TrainingProfiler(log_to_wandb=False, clock=ManualClock())
     sampler = StepSampler(profiler, "make_step_total", "jit_my_step", DurationSketch())
     sampler.expect("loss_fn_computation", "model_update")
     return profiler, sampler
 
 
-def test_a_compile_begins_the_warm_up_anew():
-    """So many calls after it, nothing is sampled."""
+def test_a_compile_restarts_the_warm_up():
+    """Nothing is sampled for a number of calls after it."""
     _, sampler = make_sampler()
     for _ in range(NUM_WARM_UP_CALLS - 1):
         assert sampler.mark_call() is None
     sampler.warm_up()
     for _ in range(NUM_WARM_UP_CALLS - 1):
         assert sampler.mark_call() is None
-    assert sampler._thread is None
+    assert not sampler.is_sampling
 
 
-def test_a_profile_that_somebody_else_takes_is_left_alone(tmp_path):
-    """The sampler does without its sample, and tries again later."""
-    capture = start_capture(tmp_path, "mine", 1)
-    try:
-        profiler = TrainingProfiler(log_to_wandb=False)
-        train(profile_make_step(my_step, profiler=profiler), 30)
+def test_nothing_is_sampled_before_it_is_known_what():
+    """As with a plain function that may have no loss at all."""
+    sampler = StepSampler(TrainingProfiler(log_to_wandb=False), "make_step_total", None, DurationSketch())
+    for _ in range(3 * NUM_WARM_UP_CALLS):
+        assert sampler.mark_call() is None
+    assert not sampler.is_sampling
+
+
+def sampling_profiler():
+    """A profiler and a step of which a sample is being taken."""
+    profiler = TrainingProfiler(log_to_wandb=False)
+    step = profile_make_step(my_step, profiler=profiler)
+    train_until(lambda: step._sampler.mark_call() is not None, step)
+    return profiler, step
+
+
+def test_a_profile_by_jax_ends_a_sample(tmp_path):
+    """The user's own profile is complete, whatever was being sampled when it began."""
+    profiler, _ = sampling_profiler()
+    with jax.profiler.trace(str(tmp_path)):
+        jax.block_until_ready(my_step(*arguments()))
+    assert "jit_my_step" in {row.name for row in analyse_trace(tmp_path).programs}
+    assert profiler.wait(60)
+    assert profiler.sampled.awaited() == ["loss_fn_computation", "model_update"]
+
+
+def test_a_capture_ends_a_sample(tmp_path):
+    """One that was asked for is more than one that is taken in the background."""
+    profiler, _ = sampling_profiler()
+    start_capture(tmp_path, "mine", 1).cancel()
+    assert profiler.wait(60)
+    assert profiler.sampled.awaited() == ["loss_fn_computation", "model_update"]
+
+
+@pytest.mark.parametrize("by_jax", [True, False])
+def test_no_sample_is_taken_during_a_profile(tmp_path, by_jax):
+    """It is left alone, and complete; the sampler tries again later."""
+    profiler = TrainingProfiler(log_to_wandb=False)
+    step = profile_make_step(my_step, profiler=profiler)
+    num_steps = iter(range(5 * NUM_WARM_UP_CALLS))
+    if by_jax:
+        with jax.profiler.trace(str(tmp_path)):
+            train_until(lambda: next(num_steps, None) is None, step)
+            assert profiler.wait(60)
+    else:
+        capture = start_capture(tmp_path, "mine", 1)
+        train_until(lambda: next(num_steps, None) is None, step)
         assert profiler.wait(60)
-        assert profiler.not_sampled_yet() == ["loss_fn_computation", "model_update"]
-    finally:
-        capture.cancel()
+        capture.stop(1)
+        assert capture.wait().error == ""
+    assert profiler.not_sampled_yet() == ["loss_fn_computation", "model_update"]
 
 
 def report(**phases):
@@ -209,13 +215,13 @@ def test_all_under_a_gradient_is_the_loss():
     assert split_step(report(forward=1.0, backward=2.0, recompute=0.5, other=0.5)) == (3.5, 0.5, 4.0)
 
 
-def test_an_update_with_a_scope_is_what_lies_under_it():
+def test_an_update_with_a_scope_is_what_is_under_it():
     """What is neither loss nor update belongs to neither."""
     assert split_step(report(forward=1.0, backward=2.0, optimizer=0.5, other=0.5)) == (3.0, 0.5, 4.0)
 
 
 def test_a_step_without_a_gradient_is_given_up(caplog):
-    """After a few samples it is said why there is no share, once, and none is taken any more."""
+    """After a few samples a warning says why there is no share, and no more are taken."""
     _, sampler = make_sampler()
     for _ in range(MAX_FAILURES):
         sampler._take_in(SimpleNamespace(report=report(other=1.0), error=""))
@@ -223,14 +229,15 @@ def test_a_step_without_a_gradient_is_given_up(caplog):
     assert "under a gradient" in caplog.text
     for _ in range(3 * NUM_WARM_UP_CALLS):
         sampler.mark_call()
-    assert sampler._thread is None
+    assert not sampler.is_sampling
 
 
 def test_a_program_of_another_name_is_looked_for_without_it():
-    """A step that XLA calls otherwise is sampled all the same the next time."""
-    _, sampler = make_sampler()
-    sampler._take_in(SimpleNamespace(report=None, error="program='jit_my_step': not executed"))
-    assert (sampler._program, sampler._num_failures) == (None, 0)
+    """A step to which XLA gives another name is sampled without it from then on."""
+    profiler = TrainingProfiler(log_to_wandb=False)
+    misnamed = jax.jit(lambda params, moments, x: my_step(params, moments, x))
+    misnamed.__name__ = "another_name"
+    train_until(is_sampled(profiler), profile_make_step(misnamed, profiler=profiler))
 
 
 def test_a_renamed_loss_is_awaited_under_its_new_name_only():
@@ -246,6 +253,6 @@ def test_a_wrapped_loss_names_what_is_sampled():
     step = profile_make_step(
         jax.jit(lambda params, x, loss_fn: jax.grad(loss_fn)(params, x), static_argnums=2), profiler=profiler
     )
-    params, _, x = arguments(8)
+    params, _, x = arguments()
     step(params, x, profile_jax_loss_fn(my_loss, "mine", profiler))
     assert sorted(profiler.not_sampled_yet()) == ["mine", "model_update"]

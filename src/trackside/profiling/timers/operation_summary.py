@@ -7,11 +7,11 @@ from trackside.profiling.timers.sampled_shares import SampledShare
 
 
 class OperationSummary(TypedDict):
-    """What one operation took. Times are in seconds; those of sampled operations are estimates, and say so."""
+    """What one operation took, in seconds. Sampled operations are estimates, with an interval."""
 
     avg_time: float
     total_time: float
-    """All of it, other operations inside included."""
+    """Including other operations inside."""
     count: int
     wall_share: float
     """The total, as a share of the time since the profiler was made or reset."""
@@ -22,14 +22,14 @@ class OperationSummary(TypedDict):
     p95_time: NotRequired[float]
     p99_time: NotRequired[float]
     exclusive_time: NotRequired[float]
-    """The total without other operations that were timed inside. Of host time only."""
+    """The total without other operations that were timed inside; for host time only."""
     step_share: NotRequired[float]
-    """Of a sampled operation: its share of the step that it is part of."""
+    """For a sampled operation: its share of the step that contains it."""
     step_share_low: NotRequired[float]
     step_share_high: NotRequired[float]
-    """Between these two that share lies with a confidence of 95 %; missing with a single sample."""
+    """The 95 % confidence interval of that share."""
     num_samples: NotRequired[int]
-    """Of a sampled operation: how many captures that comes from."""
+    """For a sampled operation: the number of captures behind it."""
 
 
 def summarise_operation(found: DurationSummary, wall_s: float, is_host_time: bool) -> OperationSummary:
@@ -38,7 +38,7 @@ def summarise_operation(found: DurationSummary, wall_s: float, is_host_time: boo
     Args:
         found: Its records.
         wall_s: How long the profiler has been measuring.
-        is_host_time: Whether the host was in it, so that other operations can be nested in it.
+        is_host_time: Whether it is time of the host, so that other operations can be nested in it.
     """
     summary = OperationSummary(
         avg_time=found.mean_s,
@@ -57,7 +57,7 @@ def summarise_operation(found: DurationSummary, wall_s: float, is_host_time: boo
 
 
 def summarise_share(share: SampledShare, wall_s: float) -> OperationSummary:
-    """What an operation inside of a jitted step took: its share of the step, times what steps took.
+    """What an operation inside of a jitted step took: its share of the step times the length of the steps.
 
     Args:
         share: Its samples.
@@ -65,14 +65,13 @@ def summarise_share(share: SampledShare, wall_s: float) -> OperationSummary:
     """
     estimate, steps = share.estimate(), share.steps.summarise()
     seconds = estimate.share * steps.mean_s
-    summary = OperationSummary(
+    return OperationSummary(
         avg_time=seconds,
         total_time=seconds * steps.count,
         count=steps.count,
         wall_share=seconds * steps.count / wall_s if wall_s > 0 else 0.0,
         step_share=estimate.share,
+        step_share_low=estimate.low,
+        step_share_high=estimate.high,
         num_samples=estimate.num_samples,
     )
-    if estimate.low is not None and estimate.high is not None:
-        summary["step_share_low"], summary["step_share_high"] = estimate.low, estimate.high
-    return summary

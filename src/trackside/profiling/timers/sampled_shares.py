@@ -9,8 +9,10 @@ from typing import Protocol
 
 from trackside.profiling.timers.durations import DurationSketch
 
+MIN_SAMPLES = 3
+"""Nothing is reported before there are this many samples: fewer have no useful interval."""
 MAX_SAMPLES = 256
-"""So many samples are pooled; older ones are forgotten."""
+"""How many samples are pooled; older ones are forgotten."""
 
 # Quantile 0.975 of Student's t, by degrees of freedom from 1; for more, that of the normal distribution is near.
 _STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -19,12 +21,11 @@ _NORMAL = 2.0
 
 @dataclass(frozen=True)
 class ShareEstimate:
-    """A share with the interval in which it lies with a confidence of 95 %."""
+    """A share with its 95 % confidence interval."""
 
     share: float
-    low: float | None
-    """None for both bounds with a single sample, which says nothing about how far samples differ."""
-    high: float | None
+    low: float
+    high: float
     num_samples: int
 
 
@@ -32,13 +33,11 @@ def pool(samples: list[tuple[float, float]]) -> ShareEstimate:
     """Estimate a share from samples.
 
     Args:
-        samples: Of each sample the time of the operation and the time of all. There has to be one.
+        samples: For each sample, the time of the operation and the time of the whole step. At least two.
     """
     whole = sum(total for _, total in samples)
     share = sum(part for part, _ in samples) / whole
     number = len(samples)
-    if number < 2:
-        return ShareEstimate(share, None, None, number)
     # The spread of a ratio estimator: long samples count more, as they do in the share itself.
     squares = sum((part - share * total) ** 2 for part, total in samples)
     error = math.sqrt(squares * number / (number - 1)) / whole
@@ -47,11 +46,11 @@ def pool(samples: list[tuple[float, float]]) -> ShareEstimate:
 
 
 class SampledShare:
-    """The samples of one operation, and what the steps took that it is part of.
+    """The samples of one operation, and what the steps took that contain it.
 
     Args:
         name: What the operation is called.
-        steps: What the steps took, those left out that compiled something.
+        steps: What the steps took, without those that compiled something.
         source: What takes the samples.
     """
 
@@ -63,7 +62,7 @@ class SampledShare:
 
     @property
     def source(self) -> "SampleSource | None":
-        """What takes the samples; None when it is no more."""
+        """What takes the samples; None when it no longer exists."""
         return None if self._source is None else self._source()
 
     @property
@@ -72,11 +71,11 @@ class SampledShare:
         return len(self._samples)
 
     def add(self, part_s: float, whole_s: float) -> None:
-        """Take a sample in: the time of the operation, and the time of all."""
+        """Add a sample: the time of the operation, and the time of the whole step."""
         self._samples.append((part_s, whole_s))
 
     def estimate(self) -> ShareEstimate:
-        """The share by all samples; there has to be one."""
+        """The share by all samples. There have to be two at least."""
         return pool(list(self._samples))
 
 
@@ -87,7 +86,7 @@ class SampleSource(Protocol):
     """What the step is called."""
 
     def finish(self, timeout_s: float | None) -> bool:
-        """End a sample that is being taken, and wait for what it says; whether that worked in time."""
+        """End a sample that is being taken and wait for its result; whether that came in time."""
         ...
 
 
@@ -96,34 +95,34 @@ class SampledShares:
 
     def __init__(self) -> None:
         self.num_clears = 0
-        """How often `clear` was called; when that has changed, nothing is awaited any more."""
+        """How often `clear` was called; when that has changed, nothing is expected any more."""
         self._shares: dict[str, SampledShare] = {}
         self._sources: weakref.WeakSet[SampleSource] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def add_source(self, source: SampleSource) -> None:
-        """Take note of what takes samples, as long as it lives."""
+        """Register what takes samples, for as long as it exists."""
         self._sources.add(source)
 
     def finish(self, timeout_s: float | None) -> bool:
-        """End the samples that are being taken, and wait for what they say; whether that worked in time."""
+        """End the samples that are being taken and wait for their results; whether they came in time."""
         are_over = [source.finish(timeout_s) for source in list(self._sources)]
         return all(are_over)
 
     def forget(self, share: SampledShare) -> None:
-        """Do not expect an operation any more."""
+        """Stop expecting an operation."""
         with self._lock:
             if self._shares.get(share.name) is share:
                 del self._shares[share.name]
 
     def expect(self, name: str, steps: DurationSketch, source: SampleSource | None = None) -> SampledShare:
-        """The samples of an operation, which is new if it was not known.
+        """The samples of an operation. A new one is registered.
 
-        Where another step that is still in use has an operation of that name, the step's own name goes before it.
+        If another step in use has an operation of that name, this one's is prefixed with the name of its step.
 
         Args:
             name: What the operation is called.
-            steps: What the steps took that it is part of.
+            steps: What the steps took that contain it.
             source: What takes the samples.
         """
         with self._lock:
@@ -137,18 +136,22 @@ class SampledShares:
             return share
 
     def found(self) -> list[SampledShare]:
-        """Those with a sample."""
+        """Those with enough samples."""
         with self._lock:
-            return [share for share in self._shares.values() if share.num_samples and share.steps.summarise().count]
+            return [
+                share
+                for share in self._shares.values()
+                if share.num_samples >= MIN_SAMPLES and share.steps.summarise().count
+            ]
 
     def awaited(self) -> list[str]:
-        """The names of those without."""
+        """The names of the others."""
         found = {share.name for share in self.found()}
         with self._lock:
             return [name for name in self._shares if name not in found]
 
     def clear(self) -> None:
-        """Forget the samples and what is awaited. What takes samples says again what it awaits when it is next used."""
+        """Forget the samples and what is expected. A source that is used again says again what it expects."""
         with self._lock:
             for share in self._shares.values():
                 share.steps.clear()
