@@ -124,6 +124,43 @@ def test_a_step_that_is_not_jitted_as_a_whole_has_its_loss_measured(profiler):
     assert profiler.not_sampled_yet() == []
 
 
+def test_a_plain_step_around_a_jitted_one_awaits_its_loss(profiler):
+    """Under the name of the loss that it is given; the loss is traced in it, so that only samples can show it."""
+    jitted = jax.jit(my_make_step, static_argnums=2)
+    step = profile_make_step(lambda params, x, loss_fn: jitted(params, x, loss_fn), profiler=profiler)
+    train(step, profile_jax_loss_fn(my_loss, "my_loss", profiler), num_steps=2)
+    assert sorted(profiler.not_sampled_yet()) == ["model_update", "my_loss"]
+    assert counts(profiler) == {"make_step_total": 2, "make_step_total_dispatch": 2}
+
+
+def test_a_plain_step_is_sampled(profiler):
+    """Such as one that computes the gradient and the update in two jitted functions."""
+    gradient, update = jax.jit(jax.value_and_grad(my_loss)), jax.jit(lambda params, grads: params - 0.1 * grads)
+
+    def my_step(params, x):
+        value, grads = gradient(params, x)
+        return update(params, grads), value
+
+    step = profile_make_step(my_step, profiler=profiler)
+    params, x = arguments()
+    for _ in range(200_000):
+        params, value = step(params, x)
+        value.block_until_ready()
+        if not profiler.sampled.awaited():
+            break
+    summary = profiler.get_summary()
+    assert 0 < summary["loss_fn_computation"]["step_share"] < 1
+    assert summary["model_update"]["step_share"] == pytest.approx(1 - summary["loss_fn_computation"]["step_share"])
+
+
+def test_a_step_without_arrays_of_jax_awaits_nothing(profiler):
+    """Nothing of it could be sampled."""
+    step = profile_make_step(lambda: 3.0, profiler=profiler)
+    for _ in range(30):
+        step()
+    assert profiler.not_sampled_yet() == []
+
+
 @pytest.mark.parametrize("returns", ["loss", "loss inside", "parameters only"])
 def test_donated_outputs_do_no_harm(profiler, returns):
     """Whatever is given away to the next call, all calls are counted and training works."""

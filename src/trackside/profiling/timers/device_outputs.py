@@ -35,6 +35,15 @@ def find_arrays(output: Any) -> Sequence[Waitable]:
     return arrays
 
 
+def is_traced(output: Any) -> bool:
+    """Whether JAX was tracing the function that returned this, so that nothing was computed."""
+    try:
+        find_arrays(output)
+    except TracedOutputError:
+        return True
+    return False
+
+
 def is_light(arrays: Sequence[Waitable]) -> bool:
     """Whether these are one small array, which may be kept for a while."""
     return len(arrays) == 1 and getattr(arrays[0], "nbytes", 0) <= MAX_BYTES

@@ -72,6 +72,8 @@ class TrainingProfiler(HostTimers):
         """Sees to it when the arrays that wrapped functions returned are there."""
         self._started_s = clock.now()
         self._output = MetricOutput()
+        self.num_loss_calls = 0
+        """Calls of wrapped losses that were measured where they were called."""
         self._step_operations: set[str] = set()
         """Operations that happen once per training step."""
         self._run_events: list[EventSink] = []

@@ -107,9 +107,25 @@ class TimedCallable:
 
 
 def timed_call(
-    profiler: TrainingProfiler, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    profiler: TrainingProfiler,
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    record: Callable[[float, int], object] | None = None,
+    on_arrays: Callable[[Call], object] | None = None,
 ) -> Any:
-    """Call a function and time it: until it returns, or until the arrays are there that it returned."""
+    """Call a function and time it until it returns, or until the arrays that it returned are computed.
+
+    Args:
+        profiler: Measures it.
+        name: What the operation is called.
+        function: The function.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        record: Receives what calls that returned arrays took, and how many they are; the operation itself if None.
+        on_arrays: Called with each call that returned arrays, before it is watched.
+    """
     if not profiler.enabled:
         return function(*args, **kwargs)
     start = profiler.start_timer(name)
@@ -126,7 +142,10 @@ def timed_call(
         return output
     if arrays:
         profiler.end_timer_at(name + DISPATCH, start, returned)  # what the host did
-        watch(profiler, Call(start, returned, arrays, profiler.operation(name).add_many))
+        call = Call(start, returned, arrays, record or profiler.operation(name).add_many)
+        if on_arrays is not None:
+            on_arrays(call)
+        watch(profiler, call)
     else:
         profiler.end_timer_at(name, start, returned)
     return output
