@@ -1,15 +1,14 @@
 """How long calls took whose arrays came later, worked out from the completions that were seen.
 
-JAX returns before a device has begun. The calls of a loop queue up behind each other, so that the time from a call to
-its arrays holds what was in the queue before. A call is therefore said to take the time from its start, or from the
-completion of what was called before it if that is later, to its own completion.
+JAX returns before a device has begun, and the calls of a loop queue up behind each other. So the time from a call to
+its arrays includes what was in the queue before it. A call therefore takes the time to its own completion from its
+start, or from the completion of the previous call if that is later.
 
-Not each completion is seen. An array that was given away to the next call (donated) cannot be waited for, and looking
-at each of many short calls would slow them down. Calls that follow each other without a pause of the device share the
-time up to the next completion that is seen: together it is exact. Where the device paused in between, which a call
-knows that found the one before it complete, the calls before the pause count as long as such calls take on average by
-those that were looked at; together never longer than until the pauses were over, and never shorter than until they
-returned.
+Not every completion is seen. An array that was donated to the next call cannot be waited for, and watching each of many
+short calls would slow them down. Calls that follow each other without a pause of the device share the time up to the
+next completion that is seen; their sum is exact. If the device paused in between (a call knows that when it finds the
+previous one complete), the calls before the pause count as long as watched calls take on average: in total at least
+until they returned, and at most until the pause was over.
 """
 
 import itertools
@@ -26,14 +25,14 @@ _WEIGHT = 0.125  # of the call last looked at, in the average of its series
 
 
 class Waitable(Protocol):
-    """An array of JAX, or what behaves like one."""
+    """An array of JAX, or something that behaves like one."""
 
     def block_until_ready(self) -> Any:
-        """Return when the value is there; raise if there is none to wait for."""
+        """Return when the value is computed; raise if there is none to wait for."""
         ...
 
     def is_ready(self) -> bool:
-        """Whether the value is there; raise if there is none to wait for."""
+        """Whether the value is computed; raise if there is none to wait for."""
         ...
 
 
@@ -42,37 +41,37 @@ class CallSeries:
     """The calls of one function, which take about the same time each."""
 
     mean_s: float | None = None
-    """What they take, as an average of those looked at that forgets."""
+    """What they take: a moving average of those that were watched."""
     num_in_a_row: int = 0
-    """So many came without a call of anything else between them."""
+    """How many came without a call of another function in between."""
     on_lost: Callable[[], object] | None = None
-    """Called when nothing was left to wait for of a call."""
+    """Called when a call left nothing to wait for."""
 
     def add(self, seconds: float) -> None:
-        """Take in what a call took that was looked at."""
+        """Add a call that was watched."""
         self.mean_s = seconds if self.mean_s is None else self.mean_s + _WEIGHT * (seconds - self.mean_s)
 
 
 @dataclass(slots=True)
 class Call:
-    """A call that has returned, whose arrays may not be there yet."""
+    """A call that has returned, whose arrays may not be computed yet."""
 
     start_s: float
     returned_s: float
     arrays: Sequence[Waitable]
-    """What it returned; forgotten as soon as it is there."""
+    """What it returned; dropped as soon as it is computed."""
     record: Callable[[float, int], object]
-    """Gets the seconds that a call took, and for how many calls."""
+    """Receives the seconds that a call took, and for how many calls."""
     series: CallSeries | None = None
-    """Whose calls may be counted together with it; None for one that is looked at by itself."""
+    """The calls that it may be counted together with; None for one that is watched by itself."""
     is_after_pause: bool = False
-    """Whether the call before was complete when this one started."""
+    """Whether the previous call was complete when this one started."""
     on_seen: Callable[[], object] | None = None
-    """Called when it is over. It is then looked at by itself."""
+    """Called when it is complete. A call with a callback is watched by itself."""
 
 
 class CallDurations:
-    """Works out what calls took. Calls are told in the order in which they returned. Any thread may tell of them."""
+    """Works out what calls took. They are added in the order in which they returned, by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -91,13 +90,13 @@ class CallDurations:
         return bool(self._open) and self._are_complete
 
     def add_seen(self, calls: Sequence[Call], completed_s: float, is_typical: bool = True) -> None:
-        """Record calls, with those that are open: the last was seen to be complete at a time.
+        """Record calls, and those that are open: the last one was seen to be complete.
 
         Args:
             calls: The calls.
             completed_s: When the last was complete.
-            is_typical: Whether its series may be judged by them. Not by a call that is only looked at because it is
-                under way at some moment: long ones are so more often.
+            is_typical: Whether they count for the average of their series. A call that is watched only because it was
+                running at some moment does not: long calls are running more often.
         """
         with self._lock:
             self._close_others(calls[0], completed_s)
@@ -111,7 +110,7 @@ class CallDurations:
             self._record([last], [begin_s], seconds * len(last))
 
     def add_complete(self, calls: Sequence[Call], now_s: float) -> None:
-        """Take in calls that are complete since a time that nobody saw. They are recorded with the next one seen."""
+        """Add calls that are complete, at a time that was not seen. They are recorded with the next one seen."""
         with self._lock:
             self._close_others(calls[0], now_s)
             self._take_in(calls)
@@ -119,14 +118,14 @@ class CallDurations:
             self._limit(now_s)
 
     def add_lost(self, call: Call, now_s: float) -> None:
-        """Take in a call of which nothing is left to wait for. It is recorded with the next one seen."""
+        """Add a call that left nothing to wait for. It is recorded with the next one seen."""
         with self._lock:
             self._take_in([call])
             self._are_complete = False
             self._limit(now_s)
 
     def close(self, until_s: float) -> None:
-        """Record the open calls, which are complete; at a time at the latest."""
+        """Record the open calls, which were complete by a given time."""
         with self._lock:
             self._record_unseen(self._take_runs(), until_s)
 
@@ -136,7 +135,7 @@ class CallDurations:
         self._open += calls
 
     def _close_others(self, call: Call, now_s: float) -> None:
-        """What is complete is not to share the time of another function's calls."""
+        """Record open calls that are complete, rather than let them share the time of another function's calls."""
         if self._open and self._are_complete and self._open[-1].series is not call.series:
             self.close(now_s)
 
@@ -156,7 +155,7 @@ class CallDurations:
         return runs
 
     def _record_unseen(self, runs: Sequence[list[Call]], until_s: float) -> None:
-        """Record stretches of which each was over when the next began, and the last at a time."""
+        """Record stretches, each of which was over when the next began, and the last by a given time."""
         if not runs:
             return
         begins_s = [self._begin_of(run[0]) for run in runs]
@@ -169,14 +168,14 @@ class CallDurations:
         self._record(runs, begins_s, min(max(total_s, shortest_s), longest_s))
 
     def _begin_of(self, call: Call) -> float:
-        """When a device can have begun with a call. Calls inside of another are not before it."""
+        """When a device can have begun with a call: not before the last call that had returned by then was complete."""
         for returned_s, completed_s in reversed(self._completed):
             if returned_s <= call.start_s:
                 return max(call.start_s, completed_s)
         return call.start_s
 
     def _record(self, runs: Sequence[list[Call]], begins_s: Sequence[float], total_s: float) -> None:
-        """Record calls that took so long together."""
+        """Record calls that took `total_s` together."""
         calls = [call for run in runs for call in run]
         seconds = total_s / len(calls)
         for run, begin_s in zip(runs, begins_s, strict=True):
