@@ -105,7 +105,7 @@ def test_wandb_that_is_not_installed_is_told_of(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(trackside.logger.wandb, "require", missing)
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     WandBRun("my_experiment", tmp_path).log({"loss": 1.0})
-    assert "goes on without W&B: Install it with: pip install 'trackside[wandb]'" in caplog.text
+    assert "continues without W&B: Install it with: pip install 'trackside[wandb]'" in caplog.text
 
 
 def test_a_program_without_wandb_does_not_import_it(monkeypatch):

@@ -30,7 +30,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything that is told at the end of an epoch that is logged."""
+    """Everything that is logged at the end of an epoch."""
 
     epoch: int
     step: int
@@ -89,7 +89,7 @@ def evaluation_cadence(epochs_name: str, num_epochs: Any, log_every: Any, eval_b
         eval_batch_size: How many samples to evaluate at once, or None for all.
 
     Returns:
-        When to evaluate, beside after the last epoch.
+        When to evaluate, in addition to after the last epoch.
 
     Raises:
         ConfigError: It names the argument and the value.

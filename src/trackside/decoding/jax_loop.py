@@ -53,7 +53,7 @@ def train_decoding_jax(
     Args:
         model: The model, called as `model(input, state, key)` with one sample; it returns `(prediction, state)`.
         filter_spec: Which of its leaves are trained, as for `equinox.partition`.
-        train_loader: Gives batches `(inputs, targets)`, samples first; started anew for each epoch.
+        train_loader: Gives batches `(inputs, targets)`, samples first; iterated over again in each epoch.
         train_tensors: The training data `(inputs, targets)` to evaluate on.
         val_tensors: The validation data `(inputs, targets)`.
         loss_fn: The loss: `mse_loss`, or a function with the same arguments that returns `((value, state), grads)` or
@@ -62,7 +62,7 @@ def train_decoding_jax(
         opt: An optax optimizer.
         opt_state: Its state, from `opt.init(equinox.filter(model, filter_spec))`.
         epochs: How many times to go through the loader.
-        log_every: Every how many epochs to evaluate, and to log the profile; the last epoch always is evaluated.
+        log_every: Evaluate and log the profile every N epochs, and always after the last.
         key: The random key of the training; `jax.random.PRNGKey(0)` unless given.
         wandb_run_name: What to call the W&B run that is started if none is active; None starts none.
         enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training. It is

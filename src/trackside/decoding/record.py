@@ -1,4 +1,4 @@
-"""What a decoding training tells about itself, on the console, to W&B and to the event file, and the best model of it.
+"""The record of a decoding training on the console, in W&B and in the event file, and its best model.
 
 <save_dir>/
     events-00000.jsonl, output.log      as for every run
@@ -74,10 +74,10 @@ class TrainingRecord:
         self.logger.finalize(status)
 
     def add(self, evaluation: Evaluation, save: Callable[[Path], None]) -> None:
-        """Tell about an epoch, and keep its model if it is the best so far.
+        """Log an epoch, and keep its model if it is the best so far.
 
         Args:
-            evaluation: What to tell.
+            evaluation: What to log.
             save: Writes the model to a path.
         """
         self.logger.epoch, self.logger.step = evaluation.epoch, evaluation.step
@@ -101,7 +101,7 @@ class TrainingRecord:
         self.wandb.log(_wandb_row(evaluation))  # last, as it takes the profile's figures along
 
     def _report(self) -> None:
-        """Say at the end of a training what it was like: its profile, if it has one, and what that says is wrong."""
+        """At the end of a profiled training, log its profile and what the profile says is wrong."""
         profiler = self.profiler
         if profiler is None:
             return

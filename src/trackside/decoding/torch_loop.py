@@ -53,7 +53,7 @@ def train_decoding_torch(
 
     Args:
         model: The model, a `torch.nn.Module` that is called with a batch of inputs.
-        train_loader: Gives batches `(inputs, targets)`, samples first; started anew for each epoch.
+        train_loader: Gives batches `(inputs, targets)`, samples first; iterated over again in each epoch.
         train_tensors: The training data `(inputs, targets)` to evaluate on.
         val_tensors: The validation data `(inputs, targets)`.
         optimizer: A PyTorch optimizer of the model's parameters.
@@ -62,7 +62,7 @@ def train_decoding_torch(
         wandb_run_name: What to call the W&B run that is started if none is active; None starts none.
         enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training. It is
             reset at the start.
-        log_every: Every how many epochs to evaluate, and to log the profile; the last epoch always is evaluated.
+        log_every: Evaluate and log the profile every N epochs, and always after the last.
         device: Where to train; CUDA where there is one unless given, else the CPU. The model is moved there.
         save_dir: Where the event file and the best model by validation R² go; None keeps nothing on disk.
         eval_batch_size: How many samples to evaluate at once; all unless given.

@@ -5,8 +5,8 @@
         <host>.trace.json.gz                    for Perfetto; JAX writes at most a million events
         <host>.memory.json                      what filled the memory when the capture ended, if it was asked for
 
-A capture is started and ended by the main thread between two steps. Stopping the tracer, writing and analysing happen
-on a thread of their own while training goes on. Whatever fails there ends that capture and no other.
+A capture is started and ended by the main thread between two steps. Another thread stops the
+tracer, writes and analyses while training continues. A failure there ends that capture and no other.
 """
 
 import contextlib
@@ -39,16 +39,16 @@ from trackside.trace.peaks import Peak
 LOGGER = logging.getLogger(__name__)
 
 MIN_FREE_BYTES = 64 << 20
-"""Less free space than this, and no capture is started."""
+"""No capture is started with less free space than this."""
 MAX_GIVE_WAY_S = 10.0
 """How long another profile waits at most for a capture that gives way."""
 MAX_JSON_EVENTS = 1_000_000
-"""What JAX puts into a `trace.json.gz` at most; it drops the rest without a word."""
+"""The most that JAX puts into a `trace.json.gz`; it silently drops the rest."""
 
 
 @dataclass(frozen=True)
 class CaptureContext:
-    """What is known of the steps beside their trace."""
+    """What is known about the steps in addition to their trace."""
 
     program: str | None = None
     """The compiled program whose executions the tables are about; None for all."""
@@ -74,7 +74,7 @@ class CaptureResult:
     """Where its files are."""
     first_step: int
     last_step: int
-    """The steps that it holds, both included."""
+    """The first and the last step in it."""
     wall_s: float
     """How long they took."""
     reason: str = ""
@@ -95,11 +95,11 @@ class CaptureResult:
     """What filled the memory when it ended, if it was asked for."""
     warnings: list[str] = field(default_factory=list)
     error: str = ""
-    """Why there is no trace, or no table."""
+    """Why the trace or the tables are missing."""
 
     @property
     def num_steps(self) -> int:
-        """How many steps it holds."""
+        """The number of steps in it."""
         return self.last_step - self.first_step + 1
 
 
@@ -140,7 +140,7 @@ class Capture:
         """End it. Returns at once; the rest happens in the background. Ending it again does nothing.
 
         Args:
-            last_step: The last step that it holds, which has completed.
+            last_step: The last step in it, which has completed.
             context: What is known of the steps.
             cut_by: What ended it early, if anything did.
         """
@@ -151,7 +151,7 @@ class Capture:
         self._thread.start()
 
     def cancel(self) -> None:
-        """End it and keep nothing of it."""
+        """End it and keep nothing."""
         try:
             self._session.stop()
         except CaptureError as error:
@@ -232,7 +232,7 @@ class Capture:
             )
 
     def _write_memory(self, sample: dict[str, Any]) -> None:
-        """Write what filled the memory: the sample, and what the step needs beside what lives on after it."""
+        """Write what filled the memory: the sample, and what the step needs in addition to what outlives it."""
         assert self.result.report is not None
         peak = self.result.report.peak_memory
         self.result.memory = {**sample, "program": None if peak is None else dataclasses.asdict(peak)}
@@ -296,7 +296,7 @@ def start_capture(
             running = _active.result
             raise CaptureError(
                 f"capture {session}: not started, because the capture {running.session} has been running since step "
-                f"{running.first_step}; JAX can take one at a time"
+                f"{running.first_step}; JAX takes one at a time"
             )
         folder = _make_session_directory(pathlib.Path(directory), session, min_free_bytes)
         result = CaptureResult(folder.name, folder, first_step, first_step - 1, 0.0, reason=reason)
@@ -312,12 +312,12 @@ def _release(capture: Capture) -> None:
 
 
 def host_name() -> str:
-    """What a process's files are called: by its host, and by its index where there are several processes."""
+    """What the files of a process are called: the host's name, and the process index if there are several."""
     return socket.gethostname() + (f"_{jax.process_index()}" if jax.process_count() > 1 else "")
 
 
 def _make_session_directory(directory: pathlib.Path, session: str, min_free_bytes: int) -> pathlib.Path:
-    """The directory of a new session, checked: once a trace was taken it is too late to find that it has no place."""
+    """Make the directory of a new session, and check before the trace that it can be written to."""
     parent = directory / "plugins" / "profile"
     try:
         folder = next(

@@ -1,9 +1,9 @@
 """Which compiles JAX has made in this process, by any thread, and what they cost.
 
-JAX tells through `jax.monitoring`, on the thread that compiles, when each phase begins and ends: tracing, lowering,
-compiling. A phase may be missing (a trace made earlier is used again), may lead to nothing (`jax.eval_shape` only
-traces), and may have whole compiles inside it (`jax.ensure_compile_time_eval`). Here the phases are put together again
-into one `CompileEvent` per compile.
+`jax.monitoring` reports, on the thread that compiles, when each phase begins and ends: tracing, lowering, compiling. A
+phase may be missing (an earlier trace is used again), may lead to nothing (`jax.eval_shape` only traces), and may have
+whole compiles inside (`jax.ensure_compile_time_eval`). Here the phases are assembled into one `CompileEvent` per
+compile.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _CACHE_ASKED = "/jax/compilation_cache/compile_requests_use_cache"
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 MAX_EVENTS = 2048
-"""How many compiles are remembered; older ones are in the totals only."""
+"""How many compiles are remembered; older ones are only counted."""
 _MAX_LOWERED = 64  # functions that a thread has lowered, but not compiled yet
 
 CacheResult = Literal["hit", "miss", "off"]
@@ -48,7 +48,7 @@ class CompileEvent:
     compile_s: float
     """Seconds that XLA took, or the reading from the persistent cache."""
     cache: CacheResult
-    """Whether the persistent compilation cache had it; `off` where there is none."""
+    """Whether the persistent compilation cache had it; `off` if there is none."""
     is_operation: bool
     """Whether it is an operation of JAX itself that ran outside of any jitted function, such as `jnp.ones`."""
     is_nested: bool
@@ -85,7 +85,7 @@ class _Phase:
 
 
 class _ThreadPhases(threading.local):
-    """What a thread is at."""
+    """What a thread is doing."""
 
     def __init__(self) -> None:
         self.open: list[_Phase] = []
@@ -116,13 +116,13 @@ class CompileCounter:
         self._lock = threading.RLock()
 
     def listen(self) -> None:
-        """Hear of the compiles from now on."""
+        """Register for the compiles from now on."""
         jax.monitoring.register_scalar_listener(self._on_begin)
         jax.monitoring.register_event_listener(self._on_cache)
         jax.monitoring.register_event_duration_secs_listener(self._on_end)
 
     def events_after(self, number: int) -> list[CompileEvent]:
-        """The compiles that came after the one with this number, as far as they are remembered."""
+        """The remembered compiles after the one with this number."""
         if self.num_compiles == number:
             return []
         with self._lock:
@@ -206,7 +206,7 @@ def _newer_than(number: int, events: deque[CompileEvent]) -> Iterator[CompileEve
 
 
 def _close_phase(phases: list[_Phase], kind: str, function: str) -> _Phase:
-    """Take out the phase that ended, with those inside that never did; a new one where its begin was not heard."""
+    """Remove the phase that ended, with those inside that never did; a new one if its begin was missed."""
     for index in range(len(phases) - 1, -1, -1):
         if phases[index].kind == kind and phases[index].function == function:
             phase = phases[index]
@@ -225,7 +225,7 @@ def _function_name(kwargs: dict[str, Any]) -> str:
 def _cache_result(phase: _Phase) -> CacheResult:
     if phase.hit_cache:
         return "hit"
-    # JAX says that it asks the cache also where none is set up.
+    # JAX reports a request to the cache even if none is set up.
     return "miss" if phase.asked_cache and jax_internals.config_value("jax_compilation_cache_dir") else "off"
 
 
@@ -234,7 +234,7 @@ _lock = threading.Lock()
 
 
 def compile_counter() -> CompileCounter:
-    """The process's counter, which knows of all compiles since the first call."""
+    """The process's counter, which has seen all compiles since the first call."""
     global _counter
     with _lock:
         if _counter is None:

@@ -1,4 +1,4 @@
-"""How long the last steps took, for whoever wants to know whether one was unusual."""
+"""How long the last steps took, to find out whether one was unusual."""
 
 import statistics
 from collections import deque
@@ -18,8 +18,8 @@ class SlowStep:
 class RecentStepTimes:
     """A bounded record of step durations: from the completion of one step to that of the next.
 
-    What is no training (validation, a boundary at which somebody acted) breaks the sequence, and steps that were
-    disturbed (by a compilation or a capture) do not count.
+    Anything but training (a validation, a boundary at which a callback acted) breaks the sequence, and steps that were
+    disturbed (by a compile or a capture) do not count.
 
     Args:
         max_steps: How many steps are remembered.
@@ -30,7 +30,7 @@ class RecentStepTimes:
         self._last_s: float | None = None
 
     def add(self, step: int, completed_s: float, is_disturbed: bool = False) -> None:
-        """Take note of a completed step."""
+        """Add a completed step."""
         last_s, self._last_s = self._last_s, completed_s
         if last_s is not None and not is_disturbed:
             self._durations.append((step, completed_s - last_s))

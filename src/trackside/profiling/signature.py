@@ -1,8 +1,8 @@
 """What JAX compiles a function for: its arguments leaf by leaf, and which leaf made it compile again.
 
 A compile is good for arguments of one structure, with leaves of one shape, dtype, weak type and sharding each, and for
-the values of static arguments. JAX tells that it compiled, not for what, so the arguments of a call are described here,
-without holding on to them, and compared with those of earlier compiles.
+the values of static arguments. JAX reports that it compiled, not for what. So the arguments of a call are described
+here, without keeping them, and compared with those of earlier compiles.
 """
 
 import inspect
@@ -33,7 +33,7 @@ _MAX_SHOWN_CHANGES = 3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing about one leaf that is not as it was."""
+    """One property of one leaf that has changed."""
 
     path: str
     """Where the leaf is, with the names of the function's arguments: `batch.inputs`, `params['Dense_0']['kernel']`."""
@@ -50,7 +50,7 @@ class LeafSignature:
     """What a compile depends on, of one leaf."""
 
     shape: tuple[int, ...] | None = None
-    """None for a value that is no array."""
+    """None for a value that is not an array."""
     dtype: str = ""
     weak_type: bool = False
     sharding: Any = None
@@ -59,7 +59,7 @@ class LeafSignature:
     value: str = ""
     """A Python value as text. A number has one only where it may be static."""
     value_hash: int = 0
-    """Tells values apart that read the same."""
+    """Distinguishes values that read the same."""
 
     def __str__(self) -> str:
         if self.shape is None:
@@ -80,7 +80,7 @@ class Signature:
 def signature_of(
     args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, function: Callable | None = None
 ) -> Signature:
-    """Describe the arguments of a call, before or after it: arrays that the call has consumed will do.
+    """Describe the arguments of a call, before or after it: they may be arrays that the call has consumed.
 
     Args:
         args: The positional arguments.
@@ -152,7 +152,7 @@ def _suggest_for(change: Change) -> str:
         return _suggest_for_shape(change)
     return {
         "structure": f"Pass `{change.path}` in the same way each time: the same keys and containers, arrays for None",
-        "static": f"Each value of `{change.path}` compiles anew: keep to few, or make it an array that is not static",
+        "static": f"Each value of `{change.path}` compiles again: use few, or make it an array that is not static",
         "dtype": f"Cast `{change.path}` to one dtype before the call",
         "weak_type": f"Give `{change.path}` its dtype before the call: jnp.asarray(x, dtype)",
         "sharding": f"Place `{change.path}` the same way each time: jax.device_put(x, sharding), or jit's in_shardings",

@@ -1,5 +1,4 @@
 import gc
-import time
 import weakref
 
 import equinox as eqx
@@ -230,17 +229,24 @@ def test_a_step_that_raises_is_counted(profiler):
     assert counts(profiler)["make_step_total"] == 1
 
 
+def step_of(profiler, name):
+    """The name of the step that an operation was sampled in."""
+    return profiler.sampled.step_name(name)
+
+
 def test_two_steps_have_a_loss_and_an_update_each(profiler):
     """As in a training of two networks: the second one's are told apart by the name of the step."""
     first = profile_make_step(jax.jit(my_make_step, static_argnums=2), "generator_step", profiler)
     second = profile_make_step(jax.jit(my_make_step, static_argnums=2), "critic_step", profiler)
     own = ["loss_fn_computation", "model_update"]
     assert profiler.not_sampled_yet() == [*own, "critic_step_loss_fn_computation", "critic_step_model_update"]
+    assert step_of(profiler, "model_update") == "generator_step"
+    assert step_of(profiler, "critic_step_model_update") == "critic_step"
     del first
     gc.collect()
     third = profile_make_step(jax.jit(my_make_step, static_argnums=2), "third_step", profiler)
-    assert profiler.sampled.expect("model_update", third._clean).source is third._sampler
-    assert profiler.sampled.expect("critic_step_model_update", second._clean).source is second._sampler
+    assert step_of(profiler, "model_update") == "third_step"
+    del second, third
 
 
 def test_names_stay_after_a_reset(profiler):
@@ -251,7 +257,8 @@ def test_names_stay_after_a_reset(profiler):
     params, x = arguments()
     second(params, x, my_loss)
     first(params, x, my_loss)
-    assert profiler.sampled.expect("loss_fn_computation", first._clean).source is first._sampler
+    assert step_of(profiler, "loss_fn_computation") == "generator_step"
+    assert step_of(profiler, "critic_step_loss_fn_computation") == "critic_step"
 
 
 def test_a_profiler_that_is_dropped_is_gone(profiler):
@@ -286,19 +293,16 @@ def test_a_step_that_returns_no_array_takes_until_it_returns(profiler):
 
 
 def test_many_short_steps_are_all_counted_and_none_twice(profiler):
-    """Also where only some are looked at: together they take no longer than the loop did."""
+    """Even if only some are watched: together they take no longer than the time that has passed."""
     step = profile_make_step(jax.jit(lambda x: (x * 0.999, x.sum())), profiler=profiler)
     x, _ = step(jnp.ones(1000))
     profiler.wait(60)
     profiler.reset()
-    began_s = time.perf_counter()
     for _ in range(1000):
         x, _ = step(x)
-    profiler.wait(60)
-    loop_s = time.perf_counter() - began_s
     found = profiler.get_summary()["make_step_total"]
     assert found["count"] == 1000
-    assert 0 < found["total_time"] <= loop_s
+    assert 0 < found["wall_share"] <= 1
 
 
 def test_a_summary_counts_every_call_so_far(profiler):

@@ -1,4 +1,4 @@
-"""What a function returned that a device may still be working on. Works without jax and without torch."""
+"""Finds the arrays in what a function returned that a device may still be computing. Works without jax and torch."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,17 +7,17 @@ from typing import Any
 from trackside.profiling.timers.call_durations import Waitable
 
 MAX_BYTES = 65536
-"""Larger arrays are not kept for longer than has to be."""
+"""Larger arrays are not kept for longer than necessary."""
 _CONTAINERS = (tuple, list, dict)
 _ON_THE_HOST = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 class TracedOutputError(Exception):
-    """The function was being traced by JAX, so that it computed nothing."""
+    """JAX was tracing the function, so it computed nothing."""
 
 
 def find_arrays(output: Any) -> Sequence[Waitable]:
-    """The arrays in a function's output that have to be waited for; empty for what is there already.
+    """The arrays in a function's output that have to be waited for; empty if everything is computed already.
 
     Raises:
         TracedOutputError: The output is what JAX traces with.
@@ -45,16 +45,16 @@ def is_traced(output: Any) -> bool:
 
 
 def is_light(arrays: Sequence[Waitable]) -> bool:
-    """Whether these are one small array, which may be kept for a while."""
+    """Whether this is one small array, which may be kept for a while."""
     return len(arrays) == 1 and getattr(arrays[0], "nbytes", 0) <= MAX_BYTES
 
 
 class OutputFinder:
-    """Finds what tells when a call of one function is complete, where that is a single execution.
+    """Finds the array that shows when a call of one function is complete, if a call is a single execution.
 
-    All arrays of an execution are there at the same time, so that one is enough. The smallest that is not inside of
-    something is the least likely to be given away to the next call: a loss, say. Where it was is remembered, as looking
-    for it takes longer than all else that is done for a call.
+    All arrays of an execution are computed at the same time, so one is enough. The smallest one at the top level, such
+    as a loss, is the least likely to be donated to the next call. Its position is remembered, because looking for it
+    takes longer than everything else that is done for a call.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class OutputFinder:
         self._kind: type | None = None
         self._takes_all = False
         self.is_light = False
-        """Whether what was found last is so small that it can be kept."""
+        """Whether the array found last is small enough to be kept."""
 
     def find(self, output: Any) -> Sequence[Waitable]:
-        """The arrays to wait for; empty for what is there already.
+        """The arrays to wait for; empty if everything is computed already.
 
         Raises:
             TracedOutputError: The output is what JAX traces with.
@@ -77,7 +77,7 @@ class OutputFinder:
         return self._search(output)
 
     def on_lost(self) -> None:
-        """The array chosen was given away to the next call: from now on all are waited for that are left."""
+        """The chosen array was donated to the next call: from now on, wait for all that are left."""
         self._takes_all, self._position, self.is_light = True, None, False
 
     def _search(self, output: Any) -> Sequence[Waitable]:
@@ -88,7 +88,7 @@ class OutputFinder:
         arrays = [
             (element.size, -position)
             for position, element in enumerate(output)
-            if not isinstance(element, _CONTAINERS) and isinstance(element, jax.Array)  # the first is quickly answered
+            if not isinstance(element, _CONTAINERS) and isinstance(element, jax.Array)  # the first test is quick
         ]
         if not arrays:
             return find_arrays(output)
@@ -101,7 +101,7 @@ class OutputFinder:
 
 
 class _CudaEvent:
-    """What is in a CUDA stream up to now, as something to wait for."""
+    """The work in a CUDA stream up to now, as something to wait for."""
 
     def __init__(self, torch: Any, device: Any):
         self._event = torch.cuda.current_stream(device).record_event()

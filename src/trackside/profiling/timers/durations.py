@@ -1,8 +1,8 @@
-"""How long something took, over any number of times, in bounded memory.
+"""How long something took, any number of times, in bounded memory.
 
 Count, sum, smallest and largest are exact. Quantiles come from a histogram whose buckets are the upper sixteen bits of
 a 32-bit float: 128 buckets for each factor of two, so that a quantile is within 0.4 % of a value that was recorded,
-from nanoseconds to years. Records are put aside as they come and taken in by the thousand, as one array: a lock and a
+from nanoseconds to years. Records are put aside as they come and processed by the thousand, as one array: a lock and a
 loop for each of them would cost more than what is measured.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MAX_PENDING = 2048
-"""So many records are put aside before they are taken in."""
+"""How many records are put aside before they are processed."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class DurationSummary:
 
 
 class DurationSketch:
-    """Takes durations in and says how they are distributed. Any thread may do either.
+    """Collects durations and says how they are distributed. Any thread may do either.
 
-    What times in a hot path may append to `pending` and `nested` itself, and then calls `fold` when there are
-    `MAX_PENDING` records: appending to a list cannot be interrupted.
+    A hot path may append to `pending` and `nested` itself, and call `fold` when there are `MAX_PENDING` records:
+    appending to a list cannot be interrupted.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class DurationSketch:
 
     def __init__(self) -> None:
         self.pending: list[float] = []
-        """Durations that are not taken in yet."""
+        """Durations that are not processed yet."""
         self.nested: list[float] = []
         """Seconds of other operations inside of those, likewise."""
         # Reentrant: a signal handler or a finalizer may time something while its thread is in here.
@@ -84,12 +84,12 @@ class DurationSketch:
             self.fold()
 
     def fold(self) -> None:
-        """Take in what was put aside."""
+        """Process what was put aside."""
         with self._lock:
             taken, nested_s = _take(self.pending), sum(_take(self.nested))
             self._nested_s += nested_s
             if taken:
-                # By way of bytes, as numpy takes three times as long to look at each number of a list.
+                # Through bytes: numpy takes three times as long to look at each number of a list.
                 self._take_in(np.frombuffer(struct.pack(f"{len(taken)}d", *taken)))
 
     def clear(self) -> None:
@@ -138,7 +138,7 @@ class DurationSketch:
         self._counts = np.zeros(0, np.int64)
 
     def _quantiles(self, *shares: float) -> list[float]:
-        """The values below which so much of the records lies."""
+        """The values below which these shares of the records are."""
         if not len(self._counts):
             return [0.0] * len(shares)
         num_up_to = np.cumsum(self._counts)
@@ -148,7 +148,7 @@ class DurationSketch:
 
 
 def _take(records: list[float]) -> list[float]:
-    """Empty a list to which other threads may be appending; what they append meanwhile stays in it."""
+    """Empty a list to which other threads may be appending; what they append in the meantime stays."""
     taken = records[:]
     del records[: len(taken)]
     return taken

@@ -1,8 +1,12 @@
 """The hot path of the timers: starts, ends, and the blocks between them.
 
-The records of an operation are appended to a list, and taken in by the thousand; the starts that are open in a thread
-are a list too. Both can be appended to without a lock. What is called is looked up first (`now = self._now`): Python
-remembers where an attribute is, but not where a function is that an object has as a method.
+Durations of an operation are appended to a list and processed by the thousand; the starts that are open in a thread are
+a list too. Appending to a list needs no lock. Functions are looked up before they are called (`now = self._now`):
+Python caches the lookup of an attribute, but not of one that is called like a method.
+
+Most timers have no other timer inside. Their start is a plain float: the object that `start_timer` returned, so that
+`is` finds it. When another timer ends inside of one, its start is replaced by an `_EnclosingStart`, equal in value but
+another object, and from then on the slower path handles it. Creating a record for each start would cost 45 ns of 480.
 """
 
 import contextlib
@@ -23,7 +27,7 @@ from trackside.profiling.timers.durations import MAX_PENDING, DurationSketch
 LOGGER = logging.getLogger(__name__)
 
 MAX_OPERATIONS = 1024
-"""So many names are told apart; what comes after them is counted together."""
+"""How many names are distinguished; operations under further names are counted together."""
 OTHER_OPERATIONS = "other_operations"
 """What operations beyond `MAX_OPERATIONS` are counted as."""
 _NUM_TRIES = 3
@@ -37,12 +41,12 @@ class _OpenTimers(deque[float]):
 
 
 class _EnclosingStart(float):
-    """A start inside of which other operations have ended. It is not the object that the user has: that tells it."""
+    """A start with other operations inside that have ended. It replaces the object that the user has (see above)."""
 
     __slots__ = ("inside_s", "until_s")
 
     inside_s: float
-    """Seconds of these operations; where they overlap, once."""
+    """Seconds of these operations; overlaps count once."""
     until_s: float
     """When the last of them ended."""
 
@@ -64,7 +68,7 @@ class HostTimers:
         # A context variable is the fastest way to something that belongs to the thread.
         self._open: contextvars.ContextVar[_OpenTimers] = contextvars.ContextVar("trackside_open_timers")
         self._threads: list[weakref.ref[_OpenTimers]] = []
-        """The starts that are open in each thread that lives."""
+        """The open starts of each living thread."""
 
     def start_timer(self, operation_name: str) -> float:
         """Start to time an operation.
@@ -121,7 +125,7 @@ class HostTimers:
             operation.fold()
 
     def time(self, operation_name: str) -> "Span":
-        """A context manager that times its block, also if that raises.
+        """A context manager that times its block, even if it raises.
 
         ```python
         with profiler.time("augmentation"):
@@ -130,13 +134,13 @@ class HostTimers:
         """
         if not self.enabled:
             return OFF
-        span = Span()  # without an __init__, which would take longer than all else here
+        span = Span()  # without an __init__, which would take longer than everything else here
         span.timers = self
         span.name = operation_name
         return span
 
     def operation(self, operation_name: str) -> DurationSketch:
-        """The records of an operation, which is new if it was not known.
+        """The records of an operation; a new one is registered.
 
         Raises:
             ConfigError: The name is not a string, or empty.
@@ -147,18 +151,18 @@ class HostTimers:
             return self._operations.get(operation_name) or self._add_operation(operation_name)
 
     def cancel_timer(self, start_time: float) -> None:
-        """Forget a start: what it timed turned out to be something else, such as a trace by JAX."""
+        """Drop a start: what it timed turned out to be something else, such as a trace by JAX."""
         opened = self._open.get(None)
         if opened is not None:
             with self._lock:
                 closed, position = _take_out(opened, start_time) or (start_time, 0)
-                if type(closed) is _EnclosingStart and position:  # what was inside of it is inside of what is around it
+                if type(closed) is _EnclosingStart and position:  # what was inside is now inside of the enclosing timer
                     around = _mark_around(opened, position - 1)
                     around.inside_s += closed.inside_s
                     around.until_s = closed.until_s
 
     def end_timer_at(self, name: str, start_time: float | None, end_time: float) -> None:
-        """End a timer as of a moment before now, or one that is not the last that this thread has started.
+        """End a timer at an earlier moment, or one that is not the last that this thread has started.
 
         Args:
             name: What it was called.
@@ -194,14 +198,14 @@ class HostTimers:
     def _record_among_others(
         self, operation: DurationSketch, closed: float, end_s: float, opened: _OpenTimers, position: int | None = None
     ) -> None:
-        """Record what has ended inside of another operation, or had others inside of it.
+        """Record an operation that ended inside of another one, or had others inside.
 
         Args:
             operation: What has ended.
-            closed: Its start, which is not among those that are open any more.
+            closed: Its start, which is no longer among the open ones.
             end_s: When it ended.
             opened: The starts that are open in the thread.
-            position: Which of them is the one around it, -1 for none; the last if not given.
+            position: Which of them encloses it, -1 for none; the last if not given.
         """
         operation.add(end_s - closed)
         if type(closed) is _EnclosingStart:
@@ -223,16 +227,16 @@ class HostTimers:
         return opened
 
     def _close_elsewhere(self, start_time: float) -> bool:
-        """Take a start out that another thread has made. What it is nested in there, nobody can say."""
+        """Remove a start that another thread has made. What it is nested in there is not known."""
         threads: list[_OpenTimers] = []
         for _ in range(_NUM_TRIES):
             with self._lock:
                 threads = [opened for thread in self._threads if (opened := thread()) is not None]
                 for opened in threads:
                     with contextlib.suppress(ValueError):
-                        opened.remove(start_time)  # in one go: the other thread goes on meanwhile
+                        opened.remove(start_time)  # in one operation: the other thread keeps running
                         return True
-            time.sleep(1e-4)  # the other thread may have it in its hands, to look at it
+            time.sleep(1e-4)  # the other thread may have taken it out to look at it
         return any(len(opened) == _MAX_OPEN for opened in threads)  # it may be among those that were forgotten
 
     def _add_operation(self, name: str) -> DurationSketch:
@@ -250,7 +254,7 @@ class HostTimers:
 
 
 def _mark_around(opened: _OpenTimers, position: int) -> _EnclosingStart:
-    """Make a start that is open one inside of which others have ended, if it is not one yet."""
+    """Turn an open start into one that has other operations inside, if it is not one yet."""
     around = opened[position]
     if type(around) is not _EnclosingStart:
         opened[position] = around = _EnclosingStart(around)
@@ -259,7 +263,7 @@ def _mark_around(opened: _OpenTimers, position: int) -> _EnclosingStart:
 
 
 def _take_out(opened: _OpenTimers, start_time: float) -> tuple[float, int] | None:
-    """Take the innermost start of a time out of those that are open: itself, and where it was."""
+    """Remove the innermost open start of a given time; return it, and where it was."""
     for position in range(len(opened) - 1, -1, -1):
         if opened[position] == start_time:
             closed = opened[position]
@@ -269,7 +273,7 @@ def _take_out(opened: _OpenTimers, start_time: float) -> tuple[float, int] | Non
 
 
 class Span:
-    """Times a block, also if it raises. Made by `HostTimers.time`, one for each block."""
+    """Times a block, even if it raises. Made by `HostTimers.time`, one for each block."""
 
     __slots__ = ("name", "opened", "start_s", "timers")
 
@@ -315,7 +319,7 @@ class Span:
 
 
 class _NoSpan:
-    """Times nothing, by functions of Python's own that take anything and do nothing: calling ours would take longer."""
+    """Times nothing, with built-in functions that accept anything and do nothing: Python functions take longer."""
 
     __slots__ = ()
     __enter__ = staticmethod("".format)
@@ -323,4 +327,4 @@ class _NoSpan:
 
 
 OFF = cast(Span, _NoSpan())
-"""The span of timers that are switched off; it holds nothing, so that one serves all."""
+"""The span of timers that are switched off; it has no state, so one is enough."""

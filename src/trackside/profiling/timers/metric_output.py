@@ -1,6 +1,6 @@
 """Where the timers' figures go: the console, a logger, the event file and Weights & Biases.
 
-None of these may end a training. What fails is told of once, and tried again the next time.
+None of these may end a training. A failure is reported once, and tried again the next time.
 """
 
 import logging
@@ -17,11 +17,11 @@ LOGGER = logging.getLogger(__name__)
 PREFIX = "profiling"
 """What the metrics are logged under."""
 METRICS = ("avg_time", "total_time", "count")
-"""What is logged of each operation; the event file has everything."""
+"""What is logged for each operation; the event file has everything."""
 
 
 class MetricSink(Protocol):
-    """What takes numbers by name, such as a `trackside.logger.Logger`."""
+    """Takes numbers by name, such as a `trackside.logger.Logger`."""
 
     def log_host_metrics(self, host_metrics: Mapping[str, Any], step: int, mode: str | None = None) -> None:
         """Log them."""
@@ -29,7 +29,7 @@ class MetricSink(Protocol):
 
 
 class MetricOutput:
-    """Sends what the timers found to wherever it should go."""
+    """Sends what the timers measured to where it should go."""
 
     def __init__(self) -> None:
         self._failed: set[str] = set()
@@ -48,11 +48,11 @@ class MetricOutput:
 
         Args:
             summary: What the operations took, by name.
-            not_sampled: Operations that are not known yet.
+            not_sampled: Operations without enough samples.
             step: The step to log it at.
-            logger: What gets the metrics; None for nothing.
-            events: What gets everything; None for nothing.
-            log_to_wandb: Whether the active W&B run gets the metrics, if there is one.
+            logger: Receives the metrics, if any.
+            events: Receives everything, if any.
+            log_to_wandb: Whether the active W&B run receives the metrics, if there is one.
         """
         self._try("the console", lambda: _print("\n".join(console_lines(summary, not_sampled, step))))
         metrics = metrics_of(summary)

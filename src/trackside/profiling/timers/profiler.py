@@ -36,9 +36,9 @@ class TrainingProfiler(HostTimers):
         log_to_wandb: Whether to log to Weights & Biases too, while a run is active.
         log_every: The metrics are logged at every `log_every`-th call of `step`; -1 for never.
         enabled: Whether it measures. Can be changed at any time, by setting the attribute.
-        sync: Whether wrapped functions wait for the arrays that they return. The loop then runs slower.
-        logger: What gets the metrics as numbers, such as a `trackside.logger.Logger`.
-        events: The event file that gets everything, such as a `trackside.events.EventWriter`.
+        sync: Whether wrapped functions wait for the arrays that they return, which slows the loop down.
+        logger: Receives the metrics as numbers; such as a `trackside.logger.Logger`.
+        events: Receives everything; such as a `trackside.events.EventWriter`.
         clock: Where times come from.
 
     Attributes:
@@ -67,9 +67,9 @@ class TrainingProfiler(HostTimers):
         self.step_count = 0
         self.last_logged: tuple[int, frozenset[str]] | None = None
         self.sampled = SampledShares()
-        """Operations inside of jitted steps, which only captures can tell."""
+        """Operations inside of jitted steps, which only captures can show."""
         self.completions = ArrayWaiter(clock)
-        """Sees to it when the arrays that wrapped functions returned are there."""
+        """Waits for the arrays that wrapped functions returned."""
         self._started_s = clock.now()
         self._output = MetricOutput()
         self.num_loss_calls = 0
@@ -106,7 +106,7 @@ class TrainingProfiler(HostTimers):
         return profile_operation(operation_name, profiler=self)
 
     def step(self) -> None:
-        """Say that a training step is over. Logs the metrics at every `log_every`-th call."""
+        """Mark the end of a training step. Logs the metrics at every `log_every`-th call."""
         self.step_count += 1
         if self.enabled and self._due.is_due(self.step_count):
             self.log_metrics(self.step_count)
@@ -132,24 +132,24 @@ class TrainingProfiler(HostTimers):
         return dict(sorted(summary.items()))
 
     def not_sampled_yet(self) -> list[str]:
-        """Operations inside of jitted steps of which no sample was taken yet."""
+        """Operations inside of jitted steps that do not have enough samples yet."""
         measured = self.get_summary()
         return [name for name in self.sampled.awaited() if name not in measured]
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the arrays of all wrapped calls so far are there, and counted; and for samples, as at the end.
+        """Wait until all wrapped calls so far are counted, and end a sample that is being taken.
 
         Args:
-            timeout_s: At most so long for either; None for as long as it takes.
+            timeout_s: The longest to wait for either; None for as long as it takes.
 
         Returns:
-            Whether they are.
+            Whether it was long enough.
         """
         is_complete = self.completions.wait(timeout_s)
         return self.sampled.finish(timeout_s) and is_complete
 
     def log_metrics(self, step: int | None = None) -> None:
-        """Print what the operations took, and log it. Never fails because of where it is logged to.
+        """Print what the operations took, and log it. A place that it cannot be logged to raises no error.
 
         Args:
             step: The step to log it at; None for the profiler's own count: the calls of `step`, or, in a loop without
@@ -185,7 +185,7 @@ class TrainingProfiler(HostTimers):
             self._run_events.remove(events)
 
     def reset(self) -> None:
-        """Forget all measurements, also of calls that are still under way, and count wall time and steps from now."""
+        """Forget all measurements, including calls that are still running, and count wall time and steps from now."""
         self.completions.forget()
         with self._lock:
             for operation in self._operations.values():
@@ -200,7 +200,7 @@ _global_lock = threading.Lock()
 
 
 def get_profiler() -> TrainingProfiler:
-    """The process's own profiler, which is used where no other is given."""
+    """The process's own profiler, which is used when no other is given."""
     global _global
     with _global_lock:
         if _global is None:

@@ -135,6 +135,12 @@ class SampledShares:
                 share = self._shares[name] = SampledShare(name, steps, source)
             return share
 
+    def step_name(self, name: str) -> str | None:
+        """The name of the step that an operation is part of; None if that step no longer exists."""
+        with self._lock:
+            source = self._shares[name].source
+        return None if source is None else source.step_name
+
     def found(self) -> list[SampledShare]:
         """Those with enough samples."""
         with self._lock:

@@ -1,7 +1,7 @@
 """Functions that are timed whenever they are called.
 
-A function that returns arrays of a device is timed until they are there; one that JAX is tracing is not timed at all,
-since it computes nothing then.
+A function that returns arrays of a device is timed until they are computed. While JAX is tracing a function it computes
+nothing, so it is not timed.
 """
 
 import functools
@@ -21,12 +21,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def profile_operation(operation_name: str, profiler: TrainingProfiler | None = None) -> Callable[[Function], Function]:
     """A decorator that times each call of a function.
 
-    Plain and async functions count once per call; generators, plain or async, once per item that they give, with the
-    time that it took to make and without what happened in between. Methods, class methods and static methods work too.
+    Plain and async functions count once per call. Generators, plain or async, count once per item, without what the
+    consumer does in between. Methods, class methods and static methods work too.
 
     Args:
         operation_name: What to call the operation.
-        profiler: What measures; None for the process's own.
+        profiler: Measures it; None for the process's own.
 
     Raises:
         ConfigError: The name is not a string, or what is decorated is not a function.
@@ -76,12 +76,12 @@ def _wrap(function: Callable[..., Any], name: str, profiler: TrainingProfiler) -
 
 
 class TimedCallable:
-    """A callable object, such as a jitted function, that is timed; all else of it is as it was.
+    """A callable object, such as a jitted function, that is timed; everything else about it is unchanged.
 
     Args:
         function: The object.
         name: What the operation is called.
-        profiler: What measures.
+        profiler: Measures it.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, profiler: TrainingProfiler):
@@ -152,7 +152,7 @@ def timed_call(
 
 
 def watch(profiler: TrainingProfiler, call: Call) -> None:
-    """Count a call when its arrays are there; wait for that only if the profiler is to."""
+    """Count a call when its arrays are computed; wait for that only if the profiler is synchronous."""
     if profiler.sync:
         profiler.completions.wait_for(call)
     else:
@@ -160,7 +160,7 @@ def watch(profiler: TrainingProfiler, call: Call) -> None:
 
 
 def time_items(generator: Generator[Any, Any, Any], name: str, profiler: TrainingProfiler) -> Generator[Any, Any, Any]:
-    """Go through a generator and time the making of each item, as one count. What comes after the last is none."""
+    """Iterate over a generator and time each item. What comes after the last one does not count."""
     resume: Callable[[], Any] = functools.partial(next, generator)
     while True:
         start = profiler.start_timer(name)
@@ -202,7 +202,7 @@ async def _time_async_items(
 
 
 class _AsyncSpan:
-    """Times a block in which other tasks may run: it is no part of any other operation, and none is part of it."""
+    """Times a block in which other tasks may run: it is not nested in other operations, nor they in it."""
 
     def __init__(self, profiler: TrainingProfiler, name: str):
         self._profiler = profiler
@@ -216,5 +216,5 @@ class _AsyncSpan:
             self._profiler.operation(self._name).add(self._profiler.clock.now() - self._start_s)
 
     def cancel(self) -> None:
-        """It was nothing to be counted."""
+        """Do not count it."""
         self._start_s = None

@@ -1,7 +1,6 @@
-"""A loader that is timed: how long each batch lets the loop wait.
+"""A loader that is timed: how long the loop waits for each batch.
 
-The user's object is neither changed nor copied. A new one stands before it, passes on everything that is asked of it,
-and times `next` on the iterators that it gives.
+The user's object is neither changed nor copied. A proxy forwards everything to it, and times `next` on its iterators.
 """
 
 import logging
@@ -14,7 +13,7 @@ from trackside.profiling.timers.profiler import TrainingProfiler, get_profiler
 LOGGER = logging.getLogger(__name__)
 
 DATA_BATCH_PRODUCTION = "data_batch_production"
-"""What the operation is called unless told otherwise."""
+"""What the operation is called by default."""
 
 _OWN = ("_loader", "_name", "_profiler")
 
@@ -22,12 +21,12 @@ _OWN = ("_loader", "_name", "_profiler")
 def profile_data_loader(
     data_loader: Any, operation_name: str = DATA_BATCH_PRODUCTION, profiler: TrainingProfiler | None = None
 ) -> Any:
-    """A loader that gives the same batches and times each of them.
+    """Wrap a loader so that each of its batches is timed.
 
     Args:
         data_loader: Any iterable: a list, a generator, a grain or PyTorch loader. It is not changed.
         operation_name: What to call the operation.
-        profiler: What measures; None for the process's own.
+        profiler: Measures it; None for the process's own.
 
     Returns:
         A loader with the length, the attributes and the state methods of the one given; the one given itself if it is
@@ -84,7 +83,7 @@ class TimedLoader:
 
 
 class TimedIterator:
-    """An iterator that is timed; its state methods are those of the one given."""
+    """An iterator that is timed, with the state methods of the one given."""
 
     def __init__(self, iterator: Iterator[Any], name: str, profiler: TrainingProfiler):
         self._iterator = iterator
@@ -93,7 +92,7 @@ class TimedIterator:
         self._is_empty = True
 
     def __iter__(self) -> "TimedIterator":
-        self._is_empty = True  # until it has given a batch to this loop
+        self._is_empty = True  # until this loop has received a batch
         return self
 
     def __next__(self) -> Any:
@@ -101,7 +100,7 @@ class TimedIterator:
         try:
             batch = next(self._iterator)
         except StopIteration:
-            self._profiler.cancel_timer(start)  # waiting for no batch is no batch
+            self._profiler.cancel_timer(start)  # the end of the loader is not a batch
             self._warn_if_empty()
             raise
         except BaseException:
