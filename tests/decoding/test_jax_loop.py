@@ -287,7 +287,7 @@ def test_the_profile_is_logged_once_at_a_step(problem, fresh_profiler, monkeypat
 
 
 def test_compiling_is_not_counted_as_a_step(problem, fresh_profiler):
-    """Each form of batch compiles once, under a name of its own."""
+    """Each form of batch compiles once, as a separate operation."""
     counter, compiled = compile_counter(), []
     inputs, targets = problem.arguments["train_tensors"]
 

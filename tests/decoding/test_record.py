@@ -32,7 +32,7 @@ def test_the_best_is_kept(tmp_path):
 
 
 def test_a_full_disk_does_not_end_the_training(tmp_path, caplog):
-    """It is told of, and the best from before is still there."""
+    """It is reported, and the previous best is kept."""
 
     def fail(path):
         path.write_text("half")
@@ -46,7 +46,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path, caplog):
 
 
 def test_a_profile_that_cannot_be_logged_does_not_end_the_training(tmp_path, caplog, monkeypatch, fresh_profiler):
-    """It is told of."""
+    """It is reported."""
 
     def fail(step=None):
         raise RuntimeError("no profile today")

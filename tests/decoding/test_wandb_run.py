@@ -12,7 +12,7 @@ from trackside.errors import MissingExtraError
 
 
 class FakeRun:
-    """A run that notes down what it is told."""
+    """A run that records what is logged to it."""
 
     def __init__(self, fails=False):
         self.rows, self.exit_code, self.step, self.fails = [], None, 0, fails
@@ -56,7 +56,7 @@ def test_a_run_is_started_and_finished(wandb, tmp_path):
 
 
 def test_the_run_of_the_user_is_used_and_left_open(wandb, tmp_path):
-    """None is started beside it, and it is not finished."""
+    """No other one is started, and it is not finished."""
     wandb.run = FakeRun()
     run = WandBRun("my_experiment", tmp_path)
     run.log({"loss": 1.0})
@@ -78,7 +78,7 @@ def test_a_failed_training_ends_its_run_as_failed(wandb, tmp_path):
     assert wandb.run.exit_code == 1
 
 
-def test_a_run_that_fails_is_told_of_once(wandb, caplog):
+def test_a_run_that_fails_is_reported_once(wandb, caplog):
     """Rows are lost, the training is not."""
     wandb.run = FakeRun(fails=True)
     run = WandBRun("my_experiment", None)
@@ -87,8 +87,8 @@ def test_a_run_that_fails_is_told_of_once(wandb, caplog):
     assert caplog.text.count("no route") == 1
 
 
-def test_a_run_that_cannot_be_started_is_told_of(wandb, monkeypatch, tmp_path, caplog):
-    """Online and without a key, nobody is asked for one."""
+def test_a_run_that_cannot_be_started_is_reported(wandb, monkeypatch, tmp_path, caplog):
+    """Online and without a key, the user is not prompted for one."""
     monkeypatch.setenv("WANDB_MODE", "online")
     wandb.login = lambda prompt, verify: False
     WandBRun("my_experiment", tmp_path).log({"loss": 1.0})
@@ -96,7 +96,7 @@ def test_a_run_that_cannot_be_started_is_told_of(wandb, monkeypatch, tmp_path, c
     assert wandb.started == []
 
 
-def test_wandb_that_is_not_installed_is_told_of(monkeypatch, tmp_path, caplog):
+def test_wandb_that_is_not_installed_is_reported(monkeypatch, tmp_path, caplog):
     """With the extra that brings it."""
 
     def missing(module, needed_for):

@@ -1,4 +1,4 @@
-"""Captures: one at a time, each with a place of its own, and none that keeps another from being taken."""
+"""Captures: one at a time, each in its own place, and none that prevents another."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def take(directory: Path, session: str = "one", num_steps: int = 3) -> CaptureRe
     return capture.wait()
 
 
-def test_result_tells_what_was_captured(tmp_path: Path) -> None:
+def test_the_result_says_what_was_captured(tmp_path: Path) -> None:
     """Steps, size, files and tables of a capture are known once it is finished."""
     result = take(tmp_path)
     assert (result.error, result.num_steps, result.session) == ("", 3, "one")
@@ -66,7 +66,7 @@ def test_cancelled_capture_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_failed_stop_does_not_keep_others_from_starting(tmp_path: Path) -> None:
-    """A capture beside somebody else's profile fails with the cause, and the next one is taken."""
+    """A capture during another profile fails with the cause, and the next one succeeds."""
     jax.profiler.start_trace(str(tmp_path / "theirs"))
     try:
         failed = take(tmp_path / "ours")
@@ -102,15 +102,15 @@ def test_program_that_did_not_run_is_an_error_of_that_capture(tmp_path: Path) ->
     assert list(result.directory.glob("*.xplane.pb"))
 
 
-def test_json_that_was_cut_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More events than JAX writes into the file for Perfetto are told of."""
+def test_json_that_was_cut_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More events than JAX writes into the file for Perfetto are reported."""
     monkeypatch.setattr(captures, "MAX_JSON_EVENTS", 3)
     (warning,) = take(tmp_path).warnings
     assert "trace.json.gz is cut at 3 of" in warning
 
 
 def test_file_for_perfetto_can_be_left_out(tmp_path: Path) -> None:
-    """A capture that nobody looks at does without it."""
+    """A capture that is only analysed does not need it."""
     capture = start_capture(tmp_path, "one", 1, for_perfetto=False)
     run_steps(1)
     capture.stop(1, CONTEXT)
@@ -118,7 +118,7 @@ def test_file_for_perfetto_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_waiting_for_a_capture_that_runs_is_an_error(tmp_path: Path) -> None:
-    """Nobody can wait for the end of a capture that was not ended."""
+    """A capture that was not stopped never ends."""
     capture = start_capture(tmp_path, "one", 1)
     with pytest.raises(CaptureError, match="stop it before"):
         capture.wait()

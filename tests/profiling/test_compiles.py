@@ -95,7 +95,7 @@ def test_a_lost_trace_is_not_put_on_another_compile(new_events):
 
 
 def test_compiles_inside_a_trace_are_told_apart(new_events):
-    """What is compiled while a function is traced is an event of its own."""
+    """What is compiled while a function is being traced is a separate event."""
 
     @jax.jit
     def outer(x):

@@ -18,7 +18,7 @@ def test_duration_is_from_completion_to_completion() -> None:
 
 
 def test_breaks_and_disturbed_steps_do_not_count() -> None:
-    """What lies before a break, and a step that was disturbed, are no durations."""
+    """The step after a break and a step that was disturbed have no duration."""
     times = filled(num_steps=2)
     times.break_off()
     times.add(3, 100.0)

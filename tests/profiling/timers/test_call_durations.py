@@ -49,7 +49,7 @@ def test_calls_without_a_pause_share_the_time(durations):
 
 
 def test_calls_before_a_pause_count_as_those_after_it(durations):
-    """When the device had nothing to do between calls, that is no part of any; what was not seen is as what was."""
+    """Idle time between calls is not part of them; calls that were not seen count like those that were."""
     records = Records(CallSeries())
     durations.add_complete([records.call(0.0, 0.1), records.call(0.1, 0.2)], 5.0)
     durations.add_seen([records.call(10.0, 10.1, is_after_pause=True)], 11.5)
@@ -91,7 +91,7 @@ def test_calls_that_nobody_saw_count_as_those_seen_before(durations):
 
 
 def test_a_call_that_was_under_way_is_not_typical(durations):
-    """Long calls are under way more often when somebody looks; the average is not of those."""
+    """A long call is more likely to be running when one is picked, so such a call does not count for the average."""
     records = Records(series := CallSeries(mean_s=1.0))
     durations.add_seen([records.call(0.0, 0.1)], 9.0, is_typical=False)
     assert records.taken == [9.0]

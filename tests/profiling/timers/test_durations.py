@@ -38,7 +38,7 @@ def test_quantiles_are_within_half_a_percent(scale):
 
 
 def test_records_of_other_sizes_join_the_histogram():
-    """Folds whose records are far smaller and far larger than those before count beside them."""
+    """Batches of records that are far smaller and far larger than earlier ones count with them."""
     sketch = DurationSketch()
     for value in (1e-3, 1e-6, 1e2, 1e-3):
         sketch.add(value)

@@ -33,7 +33,7 @@ def test_a_pair_measures_the_time_between(timers, clock):
 
 
 def test_a_span_that_raises_is_counted(timers, clock):
-    """The exception goes on, and the time is there."""
+    """The exception is raised, and the time is counted."""
 
     def load():
         with timers.time("load"):
@@ -148,7 +148,7 @@ def test_what_was_inside_of_a_cancelled_timer_is_inside_of_what_is_around_it(tim
 
 
 def test_a_thread_that_ends_timers_of_another_does_not_disturb_it():
-    """Blocks go on being timed while another thread ends what was started around them."""
+    """Blocks are timed while another thread ends what was started around them."""
     timers = HostTimers(SYSTEM_CLOCK)
     started, num_ended = queue.SimpleQueue(), []
 
@@ -197,7 +197,7 @@ def test_a_timer_may_be_ended_by_another_thread(timers, clock):
 
 
 def test_threads_do_not_nest_in_each_other(timers, clock):
-    """What another thread does meanwhile is no part of this thread's operation."""
+    """What another thread does in the meantime is not part of this thread's operation."""
 
     def work():
         with timers.time("worker"):

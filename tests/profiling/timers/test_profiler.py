@@ -58,7 +58,7 @@ def test_a_cadence_that_makes_no_sense_is_refused(log_every):
 
 
 def test_the_summary_has_what_is_documented(profiler):
-    """Average, total and count, and the distribution beside them."""
+    """Average, total and count, and the distribution."""
     for seconds in (1.0, 2.0, 6.0):
         spend(profiler, "load", seconds)
     profiler.clock.advance(9.0)
@@ -94,7 +94,7 @@ def test_a_summary_does_not_wait_for_ever(profiler, monkeypatch):
     StuckArray.is_there.set()
 
 
-def test_reset_starts_anew(profiler):
+def test_reset_starts_over(profiler):
     """Operations, steps and wall time."""
     spend(profiler, "load", 1.0)
     profiler.step()
@@ -141,7 +141,7 @@ def test_what_has_to_be_sampled_is_shown_as_such(profiler, capsys):
 
 
 def test_it_logs_itself_by_its_cadence(clock, capsys):
-    """Every so many calls of `step`, with that step."""
+    """At every `log_every`-th call of `step`, with that step."""
     profiler = TrainingProfiler(log_to_wandb=False, log_every=2, clock=clock)
     for _ in range(5):
         profiler.step()
@@ -227,8 +227,8 @@ class BrokenSink:
         raise RuntimeError("no server")
 
 
-def test_training_goes_on_where_a_profile_cannot_be_logged(profiler, caplog):
-    """What fails is told of once, and the other places still get their share."""
+def test_training_continues_when_a_profile_cannot_be_logged(profiler, caplog):
+    """A failure is reported once, and the other places still get the metrics."""
     profiler.events = profiler.logger = BrokenSink()
     spend(profiler, "load", 2.0)
     with caplog.at_level(logging.WARNING):

@@ -46,7 +46,7 @@ def test_a_function_is_timed_and_stays_what_it_was(profiler, clock):
 
 
 def test_a_call_that_raises_is_counted(profiler, clock):
-    """The exception goes on."""
+    """The exception is raised."""
 
     @profile_operation("fail", profiler)
     def fail():
@@ -165,7 +165,7 @@ def test_async_generators_are_timed_by_item(profiler, clock):
 
 
 def test_numpy_results_are_host_time(profiler, clock):
-    """There is nothing to wait for, and no dispatch beside it."""
+    """There is nothing to wait for, and no separate dispatch."""
 
     @profile_operation("make", profiler)
     def make():
@@ -178,7 +178,7 @@ def test_numpy_results_are_host_time(profiler, clock):
 
 
 def test_jax_results_are_timed_to_completion_with_the_dispatch_beside(profiler):
-    """Both are there, once for each call."""
+    """Both are counted, once for each call."""
     add = profile_operation("add", profiler)(jax.jit(lambda x: x + 1))
     add(add(np.ones(3, np.float32)))
     assert times(profiler, "add")[0] == 2
@@ -194,7 +194,7 @@ def test_with_sync_a_call_is_complete_when_it_returns(clock):
 
 
 def test_dispatch_nests_in_the_operation_around_it(profiler, clock):
-    """The host's part of a wrapped call is no exclusive time of the span around it."""
+    """The host's part of a wrapped call is not exclusive time of the span around it."""
 
     @profile_operation("work", profiler)
     def work():

@@ -100,8 +100,8 @@ def test_generators_are_passed_on_item_by_item(profiler):
     assert produced(profiler)[0] == 3
 
 
-def test_an_exception_of_the_loader_is_counted_and_goes_on(profiler, clock):
-    """The time until it failed is there."""
+def test_an_exception_of_the_loader_is_counted_and_raised(profiler, clock):
+    """The time until it failed is counted."""
 
     def generate():
         clock.advance(1.0)
@@ -114,14 +114,14 @@ def test_an_exception_of_the_loader_is_counted_and_goes_on(profiler, clock):
 
 
 @pytest.mark.parametrize("loader", [[], iter([])])
-def test_a_loader_that_gives_nothing_is_told_of(loader, profiler, caplog):
-    """The message says what may be wrong; the loop goes on as without a profiler."""
+def test_a_loader_that_gives_nothing_is_reported(loader, profiler, caplog):
+    """The message says what may be wrong; the loop behaves as without a profiler."""
     assert list(profile_data_loader(loader, profiler=profiler)) == []
     assert "gave no batch" in caplog.text
     assert produced(profiler) is None
 
 
-def test_a_generator_that_is_used_up_is_told_of(profiler, caplog):
+def test_a_generator_that_is_used_up_is_reported(profiler, caplog):
     """In the second epoch, and not at the end of the first."""
     loader = profile_data_loader((index for index in range(2)), profiler=profiler)
     list(loader)
@@ -137,7 +137,7 @@ def test_what_cannot_be_iterated_over_is_refused(profiler):
 
 
 def test_grain_iterators_keep_their_state(profiler):
-    """The state of an iterator can be taken and set through the wrapper, and the batches go on from there."""
+    """The state of an iterator can be taken and set through the wrapper, and the batches continue from there."""
     dataset = grain.MapDataset.source(np.arange(6)).to_iter_dataset()
     iterator = iter(profile_data_loader(dataset, profiler=profiler))
     next(iterator)

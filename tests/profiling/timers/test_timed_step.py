@@ -47,7 +47,7 @@ def counts(profiler):
 
 
 def test_a_profiled_step_neither_recompiles_nor_changes_results(profiler):
-    """With a wrapper made anew for each step, even: no compile more than without, and bit-identical parameters."""
+    """Even with a new wrapper for each step: no more compiles than without, and bit-identical parameters."""
     step, counter = jax.jit(my_make_step, static_argnums=2), compile_counter()
     plain = train(step, my_loss)
     num_compiles = counter.num_compiles
@@ -58,7 +58,7 @@ def test_a_profiled_step_neither_recompiles_nor_changes_results(profiler):
 
 
 def test_a_step_that_is_not_profiled_compiles_once_with_a_profiled_loss(profiler):
-    """As it does with the loss itself, although the wrapper is made anew for each step."""
+    """As it does with the loss itself, although each step gets a new wrapper."""
     plain = train(jax.jit(my_make_step, static_argnums=2), my_loss)
     with assert_no_recompiles():
         profiled = train(
@@ -79,7 +79,7 @@ def test_wrapping_the_same_function_again_gives_the_same_wrapper(profiler):
 
 
 def test_a_loss_that_is_called_by_itself_is_timed(profiler):
-    """As in the guide: value and gradient, until they are there."""
+    """As in the guide: value and gradient, until they are computed."""
     params, x = arguments()
     loss = profile_jax_loss_fn(jax.value_and_grad(my_loss), "my_loss_computation", profiler)
     value, grads = loss(params, x)
@@ -162,7 +162,7 @@ def test_a_step_without_arrays_of_jax_awaits_nothing(profiler):
 
 @pytest.mark.parametrize("returns", ["loss", "loss inside", "parameters only"])
 def test_donated_outputs_do_no_harm(profiler, returns):
-    """Whatever is given away to the next call, all calls are counted and training works."""
+    """Whatever is donated to the next call, all calls are counted and training works."""
 
     def step(state, x):
         params, value = my_make_step(state["params"], x, my_loss)
@@ -235,7 +235,7 @@ def step_of(profiler, name):
 
 
 def test_two_steps_have_a_loss_and_an_update_each(profiler):
-    """As in a training of two networks: the second one's are told apart by the name of the step."""
+    """As in a training of two networks: the second one's are prefixed with the name of its step."""
     first = profile_make_step(jax.jit(my_make_step, static_argnums=2), "generator_step", profiler)
     second = profile_make_step(jax.jit(my_make_step, static_argnums=2), "critic_step", profiler)
     own = ["loss_fn_computation", "model_update"]
@@ -284,7 +284,7 @@ def test_a_large_output_is_not_kept(profiler):
     assert reference() is None
 
 
-def test_a_step_that_returns_no_array_takes_until_it_returns(profiler):
+def test_a_step_that_returns_no_array_is_timed_until_it_returns(profiler):
     """Such as one that only prints: there is nothing to wait for."""
     step = profile_make_step(jax.jit(lambda x: None), profiler=profiler)
     for _ in range(3):
