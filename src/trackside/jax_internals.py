@@ -83,6 +83,9 @@ class _AskingLock:
     def __exit__(self, *exception: Any) -> Any:
         return self._lock.__exit__(*exception)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
 
 def is_jit_function(function: Callable[..., Any] | None) -> bool:
     """Whether `jax.jit` made a function. There is no public type to test for.

@@ -123,3 +123,20 @@ def test_waiting_for_a_capture_that_runs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="stop it before"):
         capture.wait()
     capture.cancel()
+
+
+def test_capture_that_gives_way_is_ended_by_the_next(tmp_path: Path) -> None:
+    """It is asked to end, and the next one starts when it has."""
+    first = start_capture(tmp_path, "background", 1, on_wanted=lambda: first.cancel())
+    second = start_capture(tmp_path, "asked for", 1)
+    run_steps(1)
+    second.stop(1)
+    assert second.wait().error == ""
+
+
+def test_captures_that_give_way_do_not_end_each_other(tmp_path: Path) -> None:
+    """The second is refused."""
+    first = start_capture(tmp_path, "one", 1, on_wanted=lambda: pytest.fail("ended"))
+    with pytest.raises(CaptureError, match="one"):
+        start_capture(tmp_path, "two", 1, on_wanted=lambda: None)
+    first.cancel()

@@ -155,7 +155,8 @@ class Capture:
         try:
             self._session.stop()
         except CaptureError as error:
-            LOGGER.warning("capture %s: %s", self.result.session, error)
+            level = logging.WARNING if self.on_wanted is None else logging.DEBUG  # giving way is what it is for
+            LOGGER.log(level, "capture %s: %s", self.result.session, error)
         finally:
             self._release()
             with contextlib.suppress(OSError):

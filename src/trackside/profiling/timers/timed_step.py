@@ -82,7 +82,7 @@ class TimedLoss(TimedCallable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the loss."""
         output = super().__call__(*args, **kwargs)
-        if not is_traced(output):
+        if self._profiler.enabled and not is_traced(output):
             self._profiler.num_loss_calls += 1
         return output
 
