@@ -1,8 +1,8 @@
 """Whether a profiled step takes what it is said to take, in loops that wait for it in different ways.
 
-Steps that are short are counted by some of them (`trackside.profiling.completions`). Here the average of a step is
-measured so, and with each completion looked at, in turn; the ratio of the two is what counting by some changes. The
-step's own length follows the machine, which is why it is only compared within a round.
+Of short steps only some completions are watched (`trackside.profiling.timers.call_durations`). Here the average of a
+step is measured that way and with every completion watched, in turn; their ratio is the error of watching only some.
+The step's own length varies with the machine, so it is only compared within a round.
 """
 
 import statistics
@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.timer_cost import make_step
-from trackside.profiling import TrainingProfiler, completion_watcher, profile_make_step
+from trackside.profiling import TrainingProfiler, profile_make_step
+from trackside.profiling.timers import array_waiter
 
 NUM_ROUNDS = 9
 NUM_STEPS = 200
-NUM_SEEN_FIRST = completion_watcher.NUM_SEEN_FIRST
+NUM_SEEN_FIRST = array_waiter.NUM_SEEN_FIRST
 
 Loop = Callable[[Callable[..., Any], Any, Any, int], None]
 
@@ -53,7 +54,7 @@ def wait_for_data(step: Callable[..., Any], state: Any, x: Any, num_steps: int) 
 
 
 def average_s(loop: Loop, function: Callable[..., Any], state: Any, x: Any, looks_at_each: bool) -> float:
-    completion_watcher.NUM_SEEN_FIRST = NUM_STEPS * 1000 if looks_at_each else NUM_SEEN_FIRST
+    array_waiter.NUM_SEEN_FIRST = NUM_STEPS * 1000 if looks_at_each else NUM_SEEN_FIRST
     profiler = TrainingProfiler(log_to_wandb=False, log_every=-1)
     step = profile_make_step(function, profiler=profiler)
     while profiler.not_sampled_yet():  # captures disturb what they hold
@@ -79,7 +80,7 @@ def main() -> None:
                 f"  {loop.__name__.replace('_', ' '):20} {length_ms:5.2f} ms  {statistics.median(ratios):.3f}x "
                 f"(half of the rounds between {ratios[NUM_ROUNDS // 4]:.3f}x and {ratios[-NUM_ROUNDS // 4]:.3f}x)"
             )
-    completion_watcher.NUM_SEEN_FIRST = NUM_SEEN_FIRST
+    array_waiter.NUM_SEEN_FIRST = NUM_SEEN_FIRST
 
 
 if __name__ == "__main__":

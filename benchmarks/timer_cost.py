@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from benchmarks.interleaved import race
 from trackside.profiling import TrainingProfiler, profile_make_step
-from trackside.profiling.statistics_sketch import MAX_PENDING, DurationSketch
+from trackside.profiling.timers.durations import MAX_PENDING, DurationSketch
 
 NUM_CALLS = 2 * MAX_PENDING
 """So that taking the records in has its part in each round."""

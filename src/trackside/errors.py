@@ -8,8 +8,8 @@ TracksideError
 ├── EventFileError     a run whose event file cannot be read
 ├── RunError           a folder without a run                         (in trackside.runs)
 ├── TraceError         a trace that cannot be found or read           (in trackside.trace)
-├── CaptureError       a profile that could not be taken or written   (in trackside.profiling)
-├── RecompileError     a step that is recompiled too often            (in trackside.profiling)
+├── CaptureError       a profile that could not be taken or written
+├── RecompileError     a step that compiles too often
 └── MissingExtraError  an optional package that is not installed      (ImportError)
 """
 
@@ -46,6 +46,14 @@ class CheckpointError(TracksideError):
 
 class EventFileError(TracksideError):
     """A run whose event file cannot be read."""
+
+
+class CaptureError(TracksideError):
+    """A profile that could not be taken or written."""
+
+
+class RecompileError(TracksideError):
+    """A function that has compiled more often than `max_recompiles` allows."""
 
 
 class MissingExtraError(TracksideError, ImportError):

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -40,6 +40,14 @@ class _MetricsRow(msgspec.Struct, tag_field="kind", tag="metrics", gc=False):
     epoch: int
     mode: str
     values: dict[str, Any]
+
+
+class EventSink(Protocol):
+    """What takes rows, such as an `EventWriter`."""
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append a row."""
+        ...
 
 
 class EventWriter:

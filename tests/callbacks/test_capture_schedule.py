@@ -5,7 +5,7 @@ from pathlib import Path
 from trackside.callbacks.capture_schedule import Periodic, StepWindow
 from trackside.callbacks.capture_triggers import LookAround, OnDemand, OnSlowStep
 from trackside.clock import ManualClock
-from trackside.profiling.step_times import StepTimes
+from trackside.profiling.recent_steps import RecentStepTimes
 from trackside.schedule import NEVER
 
 
@@ -83,7 +83,7 @@ def test_request_by_file_is_answered_once(tmp_path: Path) -> None:
 
 def test_slow_steps_ask_so_often_per_hour() -> None:
     """A slow step asks, but no more often than allowed."""
-    clock, times = ManualClock(), StepTimes(max_steps=10_000)
+    clock, times = ManualClock(), RecentStepTimes(max_steps=10_000)
     slow = OnSlowStep(5.0, 1, clock)
     now_s, step, asked = 0.0, 0, []
     for seconds in ([0.01] * 50 + [1.0]) * 3:

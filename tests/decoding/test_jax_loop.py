@@ -1,4 +1,5 @@
 import json
+import re
 import types
 
 import equinox as eqx
@@ -13,6 +14,7 @@ import trackside.optional
 from tests.decoding.problem import JaxProblem, Linear, make_data
 from trackside.decoding import make_step, mse_loss, r2_score, train_decoding_jax
 from trackside.errors import ConfigError, DataError, MetricError, MissingExtraError
+from trackside.profiling import profile_data_loader
 from trackside.profiling.compiles import compile_counter
 
 
@@ -258,8 +260,34 @@ def test_the_profile_has_the_operations(problem, fresh_profiler):
     assert counts == {"data_batch_production": 12, "make_step_total": 12, "training_step": 12}
 
 
+def test_a_loader_that_is_timed_already_counts_once(problem, fresh_profiler):
+    """Wrapping it by hand and profiling the training do not add up."""
+    train(problem, enable_profiling=True, train_loader=profile_data_loader(problem.arguments["train_loader"]))
+    assert fresh_profiler.get_summary()["data_batch_production"]["count"] == 12
+
+
+def test_each_training_is_timed_from_zero(problem, fresh_profiler):
+    """What another training of the process took is not part of this one's summary."""
+    train(problem, enable_profiling=True)
+    train(problem, enable_profiling=True, epochs=1)
+    assert fresh_profiler.get_summary()["make_step_total"]["count"] == 3
+    assert fresh_profiler.step_count == 3
+
+
+def logged_steps(output):
+    return [int(step) for step in re.findall(r"--- Profiling Metrics \(Step (\d+)\) ---", output)]
+
+
+@pytest.mark.parametrize(("log_every", "steps"), [(-1, [6, 9]), (3, [3, 6, 9])])
+def test_the_profile_is_logged_once_at_a_step(problem, fresh_profiler, monkeypatch, capsys, log_every, steps):
+    """With each evaluation, and by the profiler's own cadence; once where both fall on the same step."""
+    monkeypatch.setattr(fresh_profiler, "log_every", log_every)
+    train(problem, enable_profiling=True, epochs=3)
+    assert logged_steps(capsys.readouterr().out) == steps
+
+
 def test_compiling_is_not_counted_as_a_step(problem, fresh_profiler):
-    """Each form of batch compiles once, under a name of its own."""
+    """Each form of batch compiles once, as a separate operation."""
     counter, compiled = compile_counter(), []
     inputs, targets = problem.arguments["train_tensors"]
 

@@ -43,7 +43,7 @@ def test_constant_targets_are_right_or_wrong():
 
 
 def test_nan_stays_nan():
-    """A prediction that is no number is never taken for a good one."""
+    """A prediction that is not a number never counts as a good one."""
     targets = np.array([[0.0, 1.0], [1.0, 1.0]])
     assert np.isnan(r2_score(targets, np.full_like(targets, np.nan)).per_output).all()
 

@@ -7,6 +7,7 @@ import pytest
 from tests.decoding.problem import JaxProblem
 from trackside.decoding import make_step, mse_loss
 from trackside.errors import MetricError
+from trackside.profiling import TrainingProfiler, profile_jax_loss_fn, profile_make_step
 
 
 @pytest.fixture
@@ -19,10 +20,10 @@ def plain_loss(params, static, state, inputs, targets, key):
     return jnp.mean((predictions - targets) ** 2), state
 
 
-def step(problem, loss_fn, **changes):
+def step(problem, loss_fn, function=make_step, **changes):
     given = problem.arguments | changes
     inputs, targets = given["train_loader"][0]
-    return make_step(
+    return function(
         given["model"],
         given["state"],
         given["filter_spec"],
@@ -44,6 +45,13 @@ def test_mse_loss_gives_value_state_and_gradient(problem):
     assert float(value) == pytest.approx(np.mean((predictions - targets) ** 2), rel=1e-5)
     assert int(state["num_steps"]) == 1
     assert jax.tree.structure(grads) == jax.tree.structure(params)
+
+
+def test_the_loss_of_a_profiled_step_is_awaited(problem):
+    """A step is a plain function around a compiled one; its loss is sampled like that of any other."""
+    profiler = TrainingProfiler(log_to_wandb=False)
+    step(problem, profile_jax_loss_fn(mse_loss, profiler=profiler), profile_make_step(make_step, profiler=profiler))
+    assert profiler.not_sampled_yet() == ["loss_fn_computation", "model_update"]
 
 
 def test_mse_loss_refuses_to_broadcast(problem):

@@ -12,7 +12,7 @@ from trackside.errors import MissingExtraError
 
 
 class FakeRun:
-    """A run that notes down what it is told."""
+    """A run that records what is logged to it."""
 
     def __init__(self, fails=False):
         self.rows, self.exit_code, self.step, self.fails = [], None, 0, fails
@@ -21,6 +21,9 @@ class FakeRun:
         if self.fails:
             raise ConnectionError("no route")
         self.rows.append(row)
+
+    def define_metric(self, name, step_metric):
+        pass
 
     def finish(self, exit_code):
         self.exit_code = exit_code
@@ -53,7 +56,7 @@ def test_a_run_is_started_and_finished(wandb, tmp_path):
 
 
 def test_the_run_of_the_user_is_used_and_left_open(wandb, tmp_path):
-    """None is started beside it, and it is not finished."""
+    """No other one is started, and it is not finished."""
     wandb.run = FakeRun()
     run = WandBRun("my_experiment", tmp_path)
     run.log({"loss": 1.0})
@@ -75,7 +78,7 @@ def test_a_failed_training_ends_its_run_as_failed(wandb, tmp_path):
     assert wandb.run.exit_code == 1
 
 
-def test_a_run_that_fails_is_told_of_once(wandb, caplog):
+def test_a_run_that_fails_is_reported_once(wandb, caplog):
     """Rows are lost, the training is not."""
     wandb.run = FakeRun(fails=True)
     run = WandBRun("my_experiment", None)
@@ -84,8 +87,8 @@ def test_a_run_that_fails_is_told_of_once(wandb, caplog):
     assert caplog.text.count("no route") == 1
 
 
-def test_a_run_that_cannot_be_started_is_told_of(wandb, monkeypatch, tmp_path, caplog):
-    """Online and without a key, nobody is asked for one."""
+def test_a_run_that_cannot_be_started_is_reported(wandb, monkeypatch, tmp_path, caplog):
+    """Online and without a key, the user is not prompted for one."""
     monkeypatch.setenv("WANDB_MODE", "online")
     wandb.login = lambda prompt, verify: False
     WandBRun("my_experiment", tmp_path).log({"loss": 1.0})
@@ -93,7 +96,7 @@ def test_a_run_that_cannot_be_started_is_told_of(wandb, monkeypatch, tmp_path, c
     assert wandb.started == []
 
 
-def test_wandb_that_is_not_installed_is_told_of(monkeypatch, tmp_path, caplog):
+def test_wandb_that_is_not_installed_is_reported(monkeypatch, tmp_path, caplog):
     """With the extra that brings it."""
 
     def missing(module, needed_for):
@@ -102,7 +105,7 @@ def test_wandb_that_is_not_installed_is_told_of(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(trackside.logger.wandb, "require", missing)
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     WandBRun("my_experiment", tmp_path).log({"loss": 1.0})
-    assert "goes on without W&B: Install it with: pip install 'trackside[wandb]'" in caplog.text
+    assert "continues without W&B: Install it with: pip install 'trackside[wandb]'" in caplog.text
 
 
 def test_a_program_without_wandb_does_not_import_it(monkeypatch):
@@ -137,6 +140,7 @@ def test_a_real_run_offline(monkeypatch, tmp_path):
     arguments = TorchProblem().arguments | {"wandb_run_name": "my_experiment", "save_dir": tmp_path}
     train_decoding_torch(**arguments)
     assert wandb.run is None
+    wandb.teardown()  # only then has W&B's own process written everything
     (run_file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert b"my_experiment" in run_file.read_bytes()
     assert b"metrics/val.r2" in run_file.read_bytes()

@@ -11,7 +11,7 @@ PEAK = Peak("some device", "float32", 1e12, None, "calibrated")
 
 
 class TickingClock(ManualClock):
-    """A clock that goes on by the same time at each reading."""
+    """A clock that advances by the same time at each reading."""
 
     def __init__(self, tick_s):
         super().__init__()

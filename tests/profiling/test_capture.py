@@ -1,4 +1,4 @@
-"""Captures: one at a time, each with a place of its own, and none that keeps another from being taken."""
+"""Captures: one at a time, each in its own place, and none that prevents another."""
 
 from pathlib import Path
 
@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from trackside.errors import CaptureError
 from trackside.profiling import capture as captures
-from trackside.profiling import session as sessions
 from trackside.profiling.capture import CaptureContext, CaptureResult, start_capture
-from trackside.profiling.errors import CaptureError
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -35,7 +34,7 @@ def take(directory: Path, session: str = "one", num_steps: int = 3) -> CaptureRe
     return capture.wait()
 
 
-def test_result_tells_what_was_captured(tmp_path: Path) -> None:
+def test_the_result_says_what_was_captured(tmp_path: Path) -> None:
     """Steps, size, files and tables of a capture are known once it is finished."""
     result = take(tmp_path)
     assert (result.error, result.num_steps, result.session) == ("", 3, "one")
@@ -67,7 +66,7 @@ def test_cancelled_capture_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_failed_stop_does_not_keep_others_from_starting(tmp_path: Path) -> None:
-    """A capture beside somebody else's profile fails with the cause, and the next one is taken."""
+    """A capture during another profile fails with the cause, and the next one succeeds."""
     jax.profiler.start_trace(str(tmp_path / "theirs"))
     try:
         failed = take(tmp_path / "ours")
@@ -103,34 +102,41 @@ def test_program_that_did_not_run_is_an_error_of_that_capture(tmp_path: Path) ->
     assert list(result.directory.glob("*.xplane.pb"))
 
 
-def test_json_that_was_cut_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More events than JAX writes into the file for Perfetto are told of."""
+def test_json_that_was_cut_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More events than JAX writes into the file for Perfetto are reported."""
     monkeypatch.setattr(captures, "MAX_JSON_EVENTS", 3)
     (warning,) = take(tmp_path).warnings
     assert "trace.json.gz is cut at 3 of" in warning
 
 
 def test_file_for_perfetto_can_be_left_out(tmp_path: Path) -> None:
-    """A capture that nobody looks at does without it."""
+    """A capture that is only analysed does not need it."""
     capture = start_capture(tmp_path, "one", 1, for_perfetto=False)
     run_steps(1)
     capture.stop(1, CONTEXT)
     assert [path.suffix for path in capture.wait().directory.iterdir()] == [".pb"]
 
 
-def test_public_calls_serve_where_there_is_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a JAX without the private session, captures are the same."""
-    monkeypatch.setattr(sessions, "_profiler", None)
-    result = take(tmp_path)
-    assert result.error == ""
-    assert result.report is not None
-    assert result.report.num_steps == 3
-    assert {"".join(path.suffixes[-2:]) for path in result.directory.iterdir()} == {".xplane.pb", ".json.gz"}
-
-
 def test_waiting_for_a_capture_that_runs_is_an_error(tmp_path: Path) -> None:
-    """Nobody can wait for the end of a capture that was not ended."""
+    """A capture that was not stopped never ends."""
     capture = start_capture(tmp_path, "one", 1)
     with pytest.raises(CaptureError, match="stop it before"):
         capture.wait()
     capture.cancel()
+
+
+def test_capture_that_gives_way_is_ended_by_the_next(tmp_path: Path) -> None:
+    """It is asked to end, and the next one starts when it has."""
+    first = start_capture(tmp_path, "background", 1, on_wanted=lambda: first.cancel())
+    second = start_capture(tmp_path, "asked for", 1)
+    run_steps(1)
+    second.stop(1)
+    assert second.wait().error == ""
+
+
+def test_captures_that_give_way_do_not_end_each_other(tmp_path: Path) -> None:
+    """The second is refused."""
+    first = start_capture(tmp_path, "one", 1, on_wanted=lambda: pytest.fail("ended"))
+    with pytest.raises(CaptureError, match="one"):
+        start_capture(tmp_path, "two", 1, on_wanted=lambda: None)
+    first.cancel()

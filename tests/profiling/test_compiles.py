@@ -95,7 +95,7 @@ def test_a_lost_trace_is_not_put_on_another_compile(new_events):
 
 
 def test_compiles_inside_a_trace_are_told_apart(new_events):
-    """What is compiled while a function is traced is an event of its own."""
+    """What is compiled while a function is being traced is a separate event."""
 
     @jax.jit
     def outer(x):
@@ -164,7 +164,7 @@ def test_compiles_of_other_threads_carry_their_thread(new_events):
     assert [event.thread_name for event in new_events()] == ["loader"]
 
 
-def test_memory_is_bounded_and_totals_are_exact():
+def test_memory_is_bounded_and_all_compiles_are_counted():
     """Of very many compiles the newest are remembered, in order, and all are counted."""
     counter = CompileCounter()
     for index in range(MAX_EVENTS + 5):
@@ -173,7 +173,6 @@ def test_memory_is_bounded_and_totals_are_exact():
     events = counter.events_after(0)
     assert [event.number for event in events] == list(range(6, MAX_EVENTS + 6))
     assert (counter.num_compiles, counter.num_events) == (MAX_EVENTS + 5, MAX_EVENTS + 5)
-    assert counter.compile_s == 0.5 * (MAX_EVENTS + 5)
 
 
 def test_listeners_never_raise():
@@ -199,7 +198,7 @@ def step(x):
 for _ in range(2):
     jax.jit(step)(np.ones(3, np.float32))
     jax.clear_caches()
-print([event.cache for event in counter.events_after(0)], counter.num_cache_hits, counter.num_cache_misses)
+print([event.cache for event in counter.events_after(0)])
 """
 
 
@@ -208,4 +207,4 @@ def test_persistent_cache_is_a_miss_and_then_a_hit(tmp_path):
     """With a persistent cache, the first compile misses it and a later one of the same function hits it."""
     command = [sys.executable, "-c", CACHE_SCRIPT, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "['miss', 'hit'] 1 1"
+    assert result.stdout.strip() == "['miss', 'hit']"

@@ -69,7 +69,7 @@ def test_idle_time_of_a_slow_loader(played: Played, data_s: float) -> None:
 
 
 def test_idle_time_by_what_came_between(played: Played) -> None:
-    """What the host did between two calls is the reason that it is told."""
+    """What the host did between two calls is reported as the reason."""
     for _ in range(50):
         played.call(between_s=0.030, between="checkpointing")
     assert played.device.idle_by_reason == pytest.approx({"checkpointing": 50 * 0.020}, rel=0.1)
@@ -86,7 +86,7 @@ def test_idle_time_of_slow_dispatch() -> None:
 
 
 def test_pause_is_not_counted(played: Played) -> None:
-    """What lies between two calls of which the second does not follow the first is neither busy nor idle."""
+    """The time between two calls that do not follow each other is neither busy nor idle."""
     played.call()
     idle_s = played.device.idle_s
     played.clock.advance(100.0)

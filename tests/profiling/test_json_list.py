@@ -88,7 +88,7 @@ def test_entry_larger_than_a_page(tmp_path: Path) -> None:
 
 
 def test_old_file_stands_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    """While a file is made anew, a reader finds the old one."""
+    """While a file is being replaced, a reader finds the old one."""
     path = tmp_path / "list.json"
     JsonListWriter(path, [make_entry(0)]).close()
     seen = []
@@ -114,7 +114,7 @@ def test_closed_file_has_no_room_left(tmp_path: Path) -> None:
 
 
 def test_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry that cannot be written is an OSError; the list is whole, and goes on when there is room again."""
+    """An entry that cannot be written is an OSError; the list is whole, and continues when there is room again."""
     path = tmp_path / "list.json"
     with closing(JsonListWriter(path)) as writer:
         with monkeypatch.context() as patch:

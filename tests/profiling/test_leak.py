@@ -83,7 +83,7 @@ def test_few_bytes_of_live_arrays_are_found() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_is_no_leak(seed: int) -> None:
-    """Noise around a level is passed over, however long it goes on."""
+    """Noise around a level is ignored, however long it lasts."""
     noise = np.random.default_rng(seed).normal(0, 30 * MB, 2000)
     assert first_growth(lambda index: 500 * MB + noise[index], 2000) is None
 
@@ -103,12 +103,12 @@ QUIET: dict[str, Callable[[int], float]] = {
 @pytest.mark.parametrize("tolerance", [HOST_TOLERANCE, LIVE_TOLERANCE], ids=["host", "live"])
 @pytest.mark.parametrize("name", QUIET)
 def test_what_is_no_leak(name: str, tolerance: Tolerance) -> None:
-    """Memory that comes back, and growth that ends, are passed over."""
+    """Memory that comes back and growth that ends are ignored."""
     assert first_growth(QUIET[name], tolerance=tolerance) is None
 
 
 def test_history_is_bounded() -> None:
-    """However many samples there are, only so many points are kept."""
+    """However many samples there are, the number of points is bounded."""
     watch = SeriesWatch(HOST_TOLERANCE)
     for index in range(5000):
         watch.add(index, 1.0)
@@ -145,7 +145,7 @@ def test_host_leak_is_named_where_arrays_do_not_grow() -> None:
     ("bytes_per_step", "spelled"), [(0.5, "50 B"), (40, "4 kB"), (12_345, "1.23 MB"), (5e7, "5 GB")]
 )
 def test_slope_is_spelled_for_people(bytes_per_step: float, spelled: str) -> None:
-    """The slope is told per 100 steps, in a unit that fits."""
+    """The slope is reported per 100 steps, in a suitable unit."""
     assert str(Leak("host memory", bytes_per_step, 300)) == (
         f"host memory grows by {spelled} per 100 steps since step 300"
     )
@@ -169,5 +169,5 @@ def test_list_that_keeps_arrays() -> None:
 
 
 def test_arrays_that_are_let_go() -> None:
-    """The same without the list is no leak."""
+    """Without the list there is no leak."""
     assert real_leaks(None) == []

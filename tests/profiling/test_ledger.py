@@ -52,7 +52,7 @@ def test_nested_parts_count_for_themselves(ledger: Ledger, clock: ManualClock) -
 
 
 def test_exception_does_not_lose_time(ledger: Ledger, clock: ManualClock) -> None:
-    """A block that raises is counted, and the part around it goes on."""
+    """A block that raises is counted, and the part around it resumes."""
     with contextlib.suppress(RuntimeError), ledger.spend(LOGGING):
         clock.advance(1.0)
         raise RuntimeError
@@ -97,7 +97,7 @@ def test_time_can_be_moved(ledger: Ledger, clock: ManualClock) -> None:
 
 
 def test_stopped_ledger_counts_nothing(clock: ManualClock) -> None:
-    """Before it is started and after it is stopped, time does not count; started again, it goes on."""
+    """Before it is started and after it is stopped, time does not count; started again, it resumes."""
     ledger = Ledger(clock)
     with ledger.spend(LOGGING):
         clock.advance(1.0)
@@ -154,10 +154,28 @@ def test_utilisation_of_what_came_since() -> None:
 
 
 def test_garbage_collection_is_measured() -> None:
-    """Python's garbage collection shows beside the parts, as long as the ledger runs."""
+    """Garbage collection is reported in addition to the parts, as long as the ledger runs."""
     ledger = Ledger()
     with ledger:
         gc.collect()
     seconds = ledger.totals().gc_s
     gc.collect()
     assert ledger.totals().gc_s == seconds > 0
+
+
+def test_what_is_accounted_for_before_a_switch_counts_before_it():
+    """A loop that keeps the times of its calls hands them in when something else begins."""
+    clock, calls = ManualClock(), []
+
+    def account() -> None:
+        ledger.add_calls(calls)
+        calls.clear()
+
+    ledger = Ledger(clock, on_switch=account)
+    ledger.start()
+    calls.append((0.0, 1.0, 1.0, 1.0, 3.0, False, False, 1, 8))
+    clock.advance(3.0)
+    with ledger.spend("logging"):
+        clock.advance(4.0)
+    parts = ledger.totals().parts
+    assert (parts["data_wait"], parts["dispatch"], parts["logging"], parts["other"]) == (1.0, 2.0, 4.0, 0.0)

@@ -22,7 +22,7 @@ def no_garbage() -> None:
 
 
 class Device:
-    """A device with an allocator: there is none here. `memory_stats` has the form in which JAX gives it."""
+    """A device with an allocator, which CPUs do not have. `memory_stats` has the form that JAX returns."""
 
     def __init__(self, statistics: Any):
         self.statistics = statistics
@@ -52,7 +52,7 @@ def test_arrays_count_for_their_owners() -> None:
 
 
 def test_arrays_without_an_owner_are_known_by_their_form() -> None:
-    """An array of nobody counts for who has arrays of its shape and dtype; one with an owner does not."""
+    """An array without an owner counts for the owner of arrays of its shape and dtype; one with an owner does not."""
     before = owner_bytes({}, {"batch": np.ones((9, 11), np.float32)})
     param, loose, other = jnp.ones((9, 11)), jnp.ones((9, 11)), jnp.ones((9, 11), jnp.int32)
     form = {"batch": {"inputs": jax.ShapeDtypeStruct((9, 11), jnp.float32)}}
@@ -125,14 +125,14 @@ def test_device_without_statistics(statistics: Any) -> None:
 
 
 def test_sample_of_a_device() -> None:
-    """A device's figures stand under its name, as documented, with its limit where it tells one."""
+    """A device's figures are under its name, as documented, with its limit if it has one."""
     device = Device({"bytes_in_use": 10, "peak_bytes_in_use": 30, "num_allocs": 7, "bytes_limit": 100})
     sample = MemorySampler([device]).sample(0, {})
     assert sample["memory"] == {"cuda:0": {"bytes_in_use": 10, "peak_bytes_in_use": 30, "bytes_limit": 100}}
 
 
 def test_peak_since_the_last_sample() -> None:
-    """It is told where the allocator's peak has risen since; otherwise it is not known and left out."""
+    """It is reported if the allocator's peak has risen since; otherwise it is unknown and left out."""
     device = Device({"bytes_in_use": 10, "peak_bytes_in_use": 30})
     sampler = MemorySampler([device])
     told = []
@@ -162,7 +162,7 @@ def test_host_memory_sees_what_is_allocated() -> None:
 
 
 def test_host_memory_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has no /proc, the peak is told and the rest left out."""
+    """On a system without /proc the peak is reported and the rest left out."""
     monkeypatch.setattr("pathlib.Path.read_text", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError()))
     figures = host_memory()
     assert figures.keys() == {"peak_rss_bytes"}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from trackside.errors import ConfigError
+from trackside.errors import ConfigError, RecompileError
 from trackside.events import EventWriter, read_events
 from trackside.profiling.compiles import MAX_EVENTS, compile_counter
-from trackside.profiling.sentinel import RecompileError, RecompileSentinel
+from trackside.profiling.sentinel import RecompileSentinel
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -101,7 +101,7 @@ def test_the_cause_of_a_recompile_is_named(kind):
 
 
 def test_a_static_keyword_is_named():
-    """A static argument by name, passed by keyword, is named; the value of a traced number beside it is not."""
+    """A static argument by name, passed by keyword, is named; the value of a traced number next to it is not."""
     rows = Rows()
     step = RecompileSentinel(rows).watch(make_step(static_argnames="width"))
     step({"scale": 1.0}, {"x": zeros(8)}, width=1)
@@ -110,7 +110,7 @@ def test_a_static_keyword_is_named():
 
 
 def test_a_row_has_cost_step_and_suggestion():
-    """A row carries what a reader needs, and the step that the caller told."""
+    """A row has what a reader needs, and the step that the caller gave."""
     rows = Rows()
     sentinel = RecompileSentinel(rows)
     step = make_step()
@@ -255,7 +255,7 @@ def test_a_plain_function_owns_the_compiles_inside():
 
 @pytest.mark.parametrize(("max_recompiles", "is_logged"), [(-1, False), (1, False), (0, True)])
 def test_too_many_recompiles_are_a_warning(caplog, max_recompiles, is_logged):
-    """The log line says when there are more recompiles than the limit; -1 is no limit."""
+    """The log line says when there are more recompiles than the limit; -1 means no limit."""
     step = RecompileSentinel(Rows(), max_recompiles).watch(make_step())
     for size in (8, 7):
         step(*arguments(x=lambda size=size: zeros(size)))
@@ -283,7 +283,7 @@ def test_the_rest_of_a_jitted_function_stays_reachable():
 
 
 def test_a_partial_function_can_be_watched():
-    """A function without a name of its own goes by the one that it wraps, also when it is made anew."""
+    """A function without a name is known by the one that it wraps, even when it is made again."""
     rows = Rows()
     sentinel = RecompileSentinel(rows)
 

@@ -127,7 +127,7 @@ def test_static_fields_of_containers_are_a_change_of_structure():
 
 
 def test_passing_by_keyword_is_a_change_of_structure():
-    """JAX compiles anew for an argument that is passed by keyword, so the change is named."""
+    """JAX compiles again for an argument that is passed by keyword, so the change is named."""
     old, new = signature_of((1, 2), function=step), signature_of((1,), {"batch": 2}, step)
     assert diff(old, new) == [Change("batch", "structure", "positional", "by keyword")]
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.tiny import make_batch, make_loader, make_trainer, rows_of
-from trackside.errors import ConfigError
+from trackside.errors import ConfigError, RecompileError
 from trackside.logger import LoggerConfig
-from trackside.profiling.sentinel import RecompileError
 from trackside.testing import assert_no_recompiles
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from trackside.clock import Clock
-from trackside.profiling.step_times import StepTimes
+from trackside.profiling.recent_steps import RecentStepTimes
 
 LOOK_EVERY_S = 1.0
 MAX_STEPS_BETWEEN_LOOKS = 4096
@@ -107,7 +107,7 @@ class OnSlowStep:
         self._asked_s: deque[float] = deque(maxlen=max_per_hour)
         self._looked_step = 0
 
-    def ask(self, step: int, times: StepTimes) -> str:
+    def ask(self, step: int, times: RecentStepTimes) -> str:
         """What was slow; empty if nothing was."""
         if self._factor < 0 or not self._asked_s.maxlen:
             return ""

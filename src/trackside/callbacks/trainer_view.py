@@ -10,7 +10,7 @@ from trackside.logger import Logger
 from trackside.logger.run_log import RunLog
 from trackside.processes import Processes
 from trackside.profiling.capture import CaptureContext
-from trackside.profiling.step_times import StepTimes
+from trackside.profiling.recent_steps import RecentStepTimes
 
 CaptureState = Literal["none", "tracing", "finishing"]
 """Whether steps are being traced, or are disturbed by what happens to a trace that was taken."""
@@ -26,7 +26,7 @@ class Measurements(Protocol):
     """What is known of a training's steps, in addition to their metrics."""
 
     @property
-    def step_times(self) -> StepTimes:
+    def step_times(self) -> RecentStepTimes:
         """How long the last steps took."""
         ...
 

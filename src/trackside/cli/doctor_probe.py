@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import msgspec
 
+from trackside.jax_internals import config_value
 from trackside.text import num_bytes, percent
 from trackside.trace import analyse_trace
 
@@ -32,7 +33,7 @@ def devices() -> dict[str, Any]:
 
 def compile_cache() -> dict[str, Any]:
     """Whether compiled programs are cached for the next run, and where."""
-    directory = jax.config.values.get("jax_compilation_cache_dir")
+    directory = config_value("jax_compilation_cache_dir")
     if not directory:
         lines = ["off: each run compiles again; set JAX_COMPILATION_CACHE_DIR=<dir> to keep programs"]
         return {"status": "note", "lines": lines, "details": {"directory": None}}

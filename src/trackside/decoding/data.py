@@ -1,4 +1,4 @@
-"""What the decoding loops are fed: pairs of inputs and targets, in numpy, JAX or PyTorch, from any loader."""
+"""The data of the decoding loops: pairs of inputs and targets, in numpy, JAX or PyTorch, from any loader."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ def split_pair(pair: Any, name: str) -> Pair:
         name: What the caller calls it, for the error.
 
     Raises:
-        DataError: It is no such pair, or its parts disagree in length.
+        DataError: It is not such a pair, or its parts differ in length.
     """
     if hasattr(pair, "inputs") and hasattr(pair, "targets"):
         inputs, targets = pair.inputs, pair.targets
@@ -100,8 +100,8 @@ def open_epoch(loader: Iterable[Any], epoch: int) -> Iterator[Any]:
     if epoch == 1:
         raise DataError("train_loader: gave no batch at all. Is the data set smaller than one batch, with drop_last?")
     raise DataError(
-        f"train_loader: gave no batch in epoch {epoch}. An iterator can be gone through only once: pass a loader that "
-        "starts anew each time, or train for one epoch"
+        f"train_loader: gave no batch in epoch {epoch}. An iterator can be used only once: pass a loader that "
+        "starts over each time, or train for one epoch"
     )
 
 

@@ -20,7 +20,7 @@ from trackside.optional import require
 
 
 class FlatStep:
-    """A training that goes on step by step, and what can be asked about it in between.
+    """A training, step by step, and what can be asked about it in between.
 
     Args:
         model: An Equinox model.

@@ -13,11 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from trackside.decoding.arguments import check_cadence
-from trackside.decoding.array_statistics import STATISTICS, name_statistics
 from trackside.decoding.data import Pair, data_set, open_epoch, slices, split_pair, to_numpy
+from trackside.decoding.evaluation import STATISTICS, Evaluation, Score, evaluation_cadence, name_statistics, score
 from trackside.decoding.flat_step import FlatStep
-from trackside.decoding.record import Evaluation, Score, TrainingRecord, score
+from trackside.decoding.record import TrainingRecord
 from trackside.decoding.step import LossFunction
 from trackside.optional import require
 from trackside.profiling import profile_data_loader, profile_make_step
@@ -54,7 +53,7 @@ def train_decoding_jax(
     Args:
         model: The model, called as `model(input, state, key)` with one sample; it returns `(prediction, state)`.
         filter_spec: Which of its leaves are trained, as for `equinox.partition`.
-        train_loader: Gives batches `(inputs, targets)`, samples first; started anew for each epoch.
+        train_loader: Gives batches `(inputs, targets)`, samples first; iterated over again in each epoch.
         train_tensors: The training data `(inputs, targets)` to evaluate on.
         val_tensors: The validation data `(inputs, targets)`.
         loss_fn: The loss: `mse_loss`, or a function with the same arguments that returns `((value, state), grads)` or
@@ -63,10 +62,11 @@ def train_decoding_jax(
         opt: An optax optimizer.
         opt_state: Its state, from `opt.init(equinox.filter(model, filter_spec))`.
         epochs: How many times to go through the loader.
-        log_every: Every how many epochs to evaluate, and to log the profile; the last epoch always is evaluated.
+        log_every: Evaluate and log the profile every N epochs, and always after the last.
         key: The random key of the training; `jax.random.PRNGKey(0)` unless given.
         wandb_run_name: What to call the W&B run that is started if none is active; None starts none.
-        enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training.
+        enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training. It is
+            reset at the start.
         save_dir: Where the event file and the best model by validation R² go; None keeps nothing on disk.
         eval_batch_size: How many samples to evaluate at once; all unless given.
 
@@ -80,7 +80,7 @@ def train_decoding_jax(
         MissingExtraError: equinox is not installed.
     """
     require("equinox", "train_decoding_jax")
-    cadence = check_cadence("epochs", epochs, log_every, eval_batch_size)
+    cadence = evaluation_cadence("epochs", epochs, log_every, eval_batch_size)
     data = data_set(train_tensors, "train_tensors"), data_set(val_tensors, "val_tensors")
     key = jax.random.PRNGKey(0) if key is None else key
     step = FlatStep(model, state, filter_spec, loss_fn, opt, opt_state, key)

@@ -1,75 +1,31 @@
-"""What a decoding training tells about itself, on the console, to W&B and to the event file, and the best model of it.
+"""The record of a decoding training on the console, in W&B and in the event file, and its best model.
 
 <save_dir>/
     events-00000.jsonl, output.log      as for every run
     best.eqx or best.safetensors        the model with the best validation R² so far
 """
 
+import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
-
-from trackside.decoding.r2 import R2, r2_score
+from trackside.decoding.evaluation import Evaluation
 from trackside.decoding.wandb_run import WandBRun
 from trackside.errors import ConfigError
 from trackside.files import replacing
 from trackside.findings import RunFacts, find, render_findings
 from trackside.logger import Logger, LoggerConfig
 from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
-from trackside.profiling.timer_summary import OperationSummary
 
 LOGGER = logging.getLogger(__name__)
 
 _MAX_WAIT_S = 10.0
-
-
-@dataclass(frozen=True)
-class Score:
-    """How good a model is on a data set."""
-
-    loss: float
-    r2: R2
-
-    def row(self) -> dict[str, float]:
-        """The score as numbers by name, each output by its index."""
-        return {"loss": self.loss, "r2": self.r2.mean} | {
-            f"r2.{index}": float(value) for index, value in enumerate(self.r2.per_output)
-        }
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Everything that is told at the end of an epoch that is logged."""
-
-    epoch: int
-    step: int
-    mean_loss: float
-    """Of the epoch's batches, during training."""
-    train: Score
-    val: Score
-    params: dict[str, float]
-    grads: dict[str, float]
-
-
-def score(predict: Callable[[slice], tuple[float, np.ndarray]], targets: np.ndarray, parts: list[slice]) -> Score:
-    """Evaluate part by part.
-
-    Args:
-        predict: Gives mean loss and predictions of a part of the data set.
-        targets: All targets.
-        parts: The parts, which together are the data set.
-    """
-    results = [predict(part) for part in parts]
-    lengths = [len(predictions) for _, predictions in results]
-    loss = float(np.average([loss for loss, _ in results], weights=lengths))
-    return Score(loss, r2_score(targets, np.concatenate([predictions for _, predictions in results])))
 
 
 @dataclass
@@ -81,7 +37,7 @@ class TrainingRecord:
         wandb_run_name: What to call its W&B run if none is active.
         save_dir: Where its event file and the best model go; None keeps nothing on disk.
         best_name: The file name of the best model.
-        is_profiled: Whether the global profiler times the training.
+        is_profiled: Whether the global profiler times the training, from zero.
     """
 
     num_epochs: int
@@ -92,9 +48,7 @@ class TrainingRecord:
     best_r2: float = field(default=-math.inf, init=False)
     """The best R² of validation so far."""
     _has_warned_of_loss: bool = field(default=False, init=False)
-    _lends_events: bool = field(default=False, init=False)
-    _timed_before: dict[str, OperationSummary] = field(default_factory=dict, init=False)
-    """What the profiler had timed before this training."""
+    _profiling: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     def __post_init__(self) -> None:
         if self.wandb_run_name is not None and not isinstance(self.wandb_run_name, str):
@@ -107,25 +61,23 @@ class TrainingRecord:
 
     def __enter__(self) -> Self:
         if self.profiler is not None:
-            self._timed_before = self.profiler.get_summary()
-            if self.profiler.events is None:
-                self.profiler.events, self._lends_events = self.logger.run_log, True
+            self.profiler.reset()  # or the times of a training before would add up with those of this one
+            self._profiling.enter_context(self.profiler.writing_to(self.logger.run_log))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         status = "success" if kind is None else "interrupted" if issubclass(kind, KeyboardInterrupt) else "error"
-        if self._lends_events and self.profiler is not None:
-            self.profiler.events = None
+        self._profiling.close()
         self.wandb.finish(status)
         self.logger.finalize(status)
 
     def add(self, evaluation: Evaluation, save: Callable[[Path], None]) -> None:
-        """Tell about an epoch, and keep its model if it is the best so far.
+        """Log an epoch, and keep its model if it is the best so far.
 
         Args:
-            evaluation: What to tell.
+            evaluation: What to log.
             save: Writes the model to a path.
         """
         self.logger.epoch, self.logger.step = evaluation.epoch, evaluation.step
@@ -149,13 +101,13 @@ class TrainingRecord:
         self.wandb.log(_wandb_row(evaluation))  # last, as it takes the profile's figures along
 
     def _report(self) -> None:
-        """Say at the end of a training what it was like: its profile, if it has one, and what that says is wrong."""
+        """At the end of a profiled training, log its profile and what the profile says is wrong."""
         profiler = self.profiler
         if profiler is None:
             return
         profiler.wait(_MAX_WAIT_S)  # the last calls, and a sample that is being taken
         _log_profile(profiler)
-        findings = find(RunFacts(timers=_since(profiler.get_summary(), self._timed_before)))
+        findings = find(RunFacts(timers={name: dict(entry) for name, entry in profiler.get_summary().items()}))
         for finding in findings:
             self.logger.run_log.write("finding", **finding.to_dict())
         if findings:
@@ -197,21 +149,10 @@ def _wandb_row(evaluation: Evaluation) -> dict[str, float]:
 
 
 def _log_profile(profiler: TrainingProfiler | None) -> None:
-    if profiler is None:
+    """Log what the profiler knows, unless it has just logged the same by itself."""
+    if profiler is None or profiler.last_logged == (profiler.step_count, frozenset(profiler.get_summary())):
         return
     try:
         log_profiling_metrics()
     except Exception as error:  # a training is worth more than its profile
         LOGGER.warning("the profile could not be logged: %s", error)
-
-
-def _since(now: Mapping[str, OperationSummary], before: Mapping[str, OperationSummary]) -> dict[str, dict[str, Any]]:
-    """What was timed in between, as far as verdicts need it."""
-    timed = {}
-    for name, entry in now.items():
-        earlier = before.get(name)
-        count = entry["count"] - (earlier["count"] if earlier else 0)
-        total_s = entry["total_time"] - (earlier["total_time"] if earlier else 0.0)
-        if count > 0:
-            timed[name] = {**entry, "count": count, "total_time": total_s, "avg_time": total_s / count}
-    return timed

@@ -6,7 +6,7 @@ in two parts, what is trained and the rest, as `equinox.partition(model, filter_
     (value, state), grads = loss_fn(model_params, model_static, state, inputs, targets, key)
 
 which is what `equinox.filter_value_and_grad(has_aux=True)` makes of a function that returns `(value, state)`. The
-function itself will do as well: it is differentiated here.
+function itself works as well: it is differentiated here.
 """
 
 import functools
@@ -79,7 +79,7 @@ def make_step(
     opt_state: Any,
     key: jax.Array,
 ) -> tuple[Any, Any, Any, jax.Array, Any]:
-    """Train a model on one batch. Compiled; for loops of one's own.
+    """Train a model on one batch. Compiled; for your own loops.
 
     Args:
         model: An Equinox model.

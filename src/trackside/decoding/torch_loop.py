@@ -12,10 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from trackside.decoding.arguments import check_cadence
-from trackside.decoding.array_statistics import array_statistics, name_statistics
 from trackside.decoding.data import Pair, data_set, is_torch_tensor, open_epoch, slices, split_pair
-from trackside.decoding.record import Evaluation, Score, TrainingRecord, score
+from trackside.decoding.evaluation import (
+    Evaluation,
+    Score,
+    array_statistics,
+    evaluation_cadence,
+    name_statistics,
+    score,
+)
+from trackside.decoding.record import TrainingRecord
 from trackside.errors import ConfigError, DataError, MetricError
 from trackside.optional import require
 from trackside.profiling import profile_data_loader
@@ -47,15 +53,16 @@ def train_decoding_torch(
 
     Args:
         model: The model, a `torch.nn.Module` that is called with a batch of inputs.
-        train_loader: Gives batches `(inputs, targets)`, samples first; started anew for each epoch.
+        train_loader: Gives batches `(inputs, targets)`, samples first; iterated over again in each epoch.
         train_tensors: The training data `(inputs, targets)` to evaluate on.
         val_tensors: The validation data `(inputs, targets)`.
         optimizer: A PyTorch optimizer of the model's parameters.
         loss_fn: Takes predictions and targets and returns a scalar.
         num_epochs: How many times to go through the loader.
         wandb_run_name: What to call the W&B run that is started if none is active; None starts none.
-        enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training.
-        log_every: Every how many epochs to evaluate, and to log the profile; the last epoch always is evaluated.
+        enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training. It is
+            reset at the start.
+        log_every: Evaluate and log the profile every N epochs, and always after the last.
         device: Where to train; CUDA where there is one unless given, else the CPU. The model is moved there.
         save_dir: Where the event file and the best model by validation R² go; None keeps nothing on disk.
         eval_batch_size: How many samples to evaluate at once; all unless given.
@@ -70,7 +77,7 @@ def train_decoding_torch(
         MissingExtraError: torch is not installed.
     """
     require("torch", "train_decoding_torch")
-    cadence = check_cadence("num_epochs", num_epochs, log_every, eval_batch_size)
+    cadence = evaluation_cadence("num_epochs", num_epochs, log_every, eval_batch_size)
     data = data_set(train_tensors, "train_tensors"), data_set(val_tensors, "val_tensors")
     place = _Placement(model, device)
     with (

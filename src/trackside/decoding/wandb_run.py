@@ -1,6 +1,6 @@
-"""The W&B run of a decoding training: the user's if there is one, else one of its own.
+"""The W&B run of a decoding training: the active one if there is one, else a new one.
 
-Training never fails because of W&B: what goes wrong is told once, and training goes on without it.
+Training never fails because of W&B: a failure is reported once, and training continues without it.
 """
 
 import logging
@@ -28,11 +28,6 @@ class WandBRun:
         self._has_failed = False
         if run_name is not None and self._active() is None:
             self._start(run_name, directory)
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the run was started here, and will be finished here."""
-        return self._started is not None
 
     def log(self, row: dict[str, float]) -> None:
         """Log a row, if a run is active."""
@@ -68,7 +63,7 @@ class WandBRun:
             tool = WandBLogger(config, directory)
             tool.setup()
         except MissingExtraError as error:
-            LOGGER.warning("wandb_run_name is %r, and training goes on without W&B: %s", run_name, error)
+            LOGGER.warning("wandb_run_name is %r, but training continues without W&B: %s", run_name, error)
         except Exception as error:
             self._report(f"no run named {run_name!r} could be started", error)
         else:
@@ -81,4 +76,4 @@ class WandBRun:
     def _report(self, what: str, error: Exception) -> None:
         if not self._has_failed:
             self._has_failed = True
-            LOGGER.warning("W&B: %s, training goes on without it: %s", what, error)
+            LOGGER.warning("W&B: %s; training continues without it: %s", what, error)

@@ -1,4 +1,4 @@
-"""Measuring: what the loop and its callbacks use to tell where time goes, and timers for everybody's own loops.
+"""Measuring: what the loop and its callbacks use to show where time goes, and timers for your own loops.
 
 The timers are loaded when they are first used; importing this package imports neither them nor jax.
 """
@@ -7,28 +7,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trackside.profiling.errors import CaptureError
+    from trackside.errors import CaptureError, RecompileError
     from trackside.profiling.ledger import Ledger, LedgerTotals
-    from trackside.profiling.profiled_loader import profile_data_loader
-    from trackside.profiling.profiled_step import profile_jax_loss_fn, profile_make_step
-    from trackside.profiling.sentinel import RecompileError, RecompileSentinel
-    from trackside.profiling.timers import TrainingProfiler, get_profiler, log_profiling_metrics
-    from trackside.profiling.wrappers import profile_operation
+    from trackside.profiling.sentinel import RecompileSentinel
+    from trackside.profiling.timers.profiler import TrainingProfiler, get_profiler, log_profiling_metrics
+    from trackside.profiling.timers.timed_function import profile_operation
+    from trackside.profiling.timers.timed_loader import profile_data_loader
+    from trackside.profiling.timers.timed_step import profile_jax_loss_fn, profile_make_step
 
 # Each public name -> the module that defines it.
 _EXPORTS = {
-    "CaptureError": "errors",
-    "Ledger": "ledger",
-    "LedgerTotals": "ledger",
-    "RecompileError": "sentinel",
-    "RecompileSentinel": "sentinel",
-    "TrainingProfiler": "timers",
-    "get_profiler": "timers",
-    "log_profiling_metrics": "timers",
-    "profile_data_loader": "profiled_loader",
-    "profile_jax_loss_fn": "profiled_step",
-    "profile_make_step": "profiled_step",
-    "profile_operation": "wrappers",
+    "CaptureError": "trackside.errors",
+    "Ledger": "trackside.profiling.ledger",
+    "LedgerTotals": "trackside.profiling.ledger",
+    "RecompileError": "trackside.errors",
+    "RecompileSentinel": "trackside.profiling.sentinel",
+    "TrainingProfiler": "trackside.profiling.timers.profiler",
+    "get_profiler": "trackside.profiling.timers.profiler",
+    "log_profiling_metrics": "trackside.profiling.timers.profiler",
+    "profile_data_loader": "trackside.profiling.timers.timed_loader",
+    "profile_jax_loss_fn": "trackside.profiling.timers.timed_step",
+    "profile_make_step": "trackside.profiling.timers.timed_step",
+    "profile_operation": "trackside.profiling.timers.timed_function",
 }
 
 __all__ = [
@@ -50,7 +50,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module 'trackside.profiling' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(f"trackside.profiling.{_EXPORTS[name]}"), name)
+    return getattr(importlib.import_module(_EXPORTS[name]), name)
 
 
 def __dir__() -> list[str]:

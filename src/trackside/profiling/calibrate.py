@@ -47,7 +47,7 @@ def calibrate_peak(
         The best of all sizes, with `source="calibrated"` and without a bandwidth.
 
     Raises:
-        ConfigError: If the type is none that JAX multiplies in floating point.
+        ConfigError: JAX does not multiply this type in floating point.
     """
     name = _checked_dtype(dtype)
     device = jax.devices()[0] if device is None else device
@@ -88,7 +88,7 @@ def model_flops_utilisation(flops_per_step: float, step_time_s: float, peak: Pea
 def _checked_dtype(dtype: Any) -> str:
     name = dtype_name(dtype)
     if name == "tf32":
-        raise ConfigError("dtype: tf32 is no type of JAX; calibrate float32, which uses it where the device has it")
+        raise ConfigError("dtype: JAX has no type tf32; calibrate float32, which uses it on devices that have it")
     try:
         is_float = jnp.issubdtype(jnp.dtype(name), jnp.floating)
     except TypeError:

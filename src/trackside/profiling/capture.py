@@ -5,8 +5,8 @@
         <host>.trace.json.gz                    for Perfetto; JAX writes at most a million events
         <host>.memory.json                      what filled the memory when the capture ended, if it was asked for
 
-A capture is started and ended by the main thread between two steps. Stopping the tracer, writing and analysing happen
-on a thread of their own while training goes on. Whatever fails there ends that capture and no other.
+A capture is started and ended by the main thread between two steps. Another thread stops the
+tracer, writes and analyses while training continues. A failure there ends that capture and no other.
 """
 
 import contextlib
@@ -19,16 +19,18 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
+from trackside import jax_internals
 from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.errors import CaptureError
 from trackside.files import write_atomically
 from trackside.profiling.calibrate import model_flops_utilisation
-from trackside.profiling.errors import CaptureError
-from trackside.profiling.session import Session, start_session
+from trackside.profiling.session import Session
 from trackside.trace import TraceError, TraceReport, analyse_trace
 from trackside.trace.flops import count_flops
 from trackside.trace.peak_memory import peak_memory
@@ -37,14 +39,16 @@ from trackside.trace.peaks import Peak
 LOGGER = logging.getLogger(__name__)
 
 MIN_FREE_BYTES = 64 << 20
-"""Less free space than this, and no capture is started."""
+"""No capture is started with less free space than this."""
+MAX_GIVE_WAY_S = 10.0
+"""How long another profile waits at most for a capture that gives way."""
 MAX_JSON_EVENTS = 1_000_000
-"""What JAX puts into a `trace.json.gz` at most; it drops the rest without a word."""
+"""The most that JAX puts into a `trace.json.gz`; it silently drops the rest."""
 
 
 @dataclass(frozen=True)
 class CaptureContext:
-    """What is known of the steps beside their trace."""
+    """What is known about the steps in addition to their trace."""
 
     program: str | None = None
     """The compiled program whose executions the tables are about; None for all."""
@@ -70,7 +74,7 @@ class CaptureResult:
     """Where its files are."""
     first_step: int
     last_step: int
-    """The steps that it holds, both included."""
+    """The first and the last step in it."""
     wall_s: float
     """How long they took."""
     reason: str = ""
@@ -91,21 +95,32 @@ class CaptureResult:
     """What filled the memory when it ended, if it was asked for."""
     warnings: list[str] = field(default_factory=list)
     error: str = ""
-    """Why there is no trace, or no table."""
+    """Why the trace or the tables are missing."""
 
     @property
     def num_steps(self) -> int:
-        """How many steps it holds."""
+        """The number of steps in it."""
         return self.last_step - self.first_step + 1
 
 
 class Capture:
     """A trace that is being taken, and then finished in the background. Made by `start_capture`."""
 
-    def __init__(self, session: Session, result: CaptureResult, clock: Clock, for_perfetto: bool = True):
+    def __init__(
+        self,
+        session: Session,
+        result: CaptureResult,
+        clock: Clock,
+        for_perfetto: bool = True,
+        on_wanted: Callable[[], None] | None = None,
+    ):
         self.result = result
+        self.on_wanted = on_wanted
         self._for_perfetto = for_perfetto
         self._session = session
+        self._until_stopped = contextlib.ExitStack()
+        if on_wanted is not None:
+            self._until_stopped.enter_context(jax_internals.before_profile_starts(self.give_way))
         self._clock = clock
         self._started_s = clock.now()
         self._thread: threading.Thread | None = None
@@ -125,7 +140,7 @@ class Capture:
         """End it. Returns at once; the rest happens in the background. Ending it again does nothing.
 
         Args:
-            last_step: The last step that it holds, which has completed.
+            last_step: The last step in it, which has completed.
             context: What is known of the steps.
             cut_by: What ended it early, if anything did.
         """
@@ -136,15 +151,22 @@ class Capture:
         self._thread.start()
 
     def cancel(self) -> None:
-        """End it and keep nothing of it."""
+        """End it and keep nothing."""
         try:
             self._session.stop()
         except CaptureError as error:
-            LOGGER.warning("capture %s: %s", self.result.session, error)
+            level = logging.WARNING if self.on_wanted is None else logging.DEBUG  # giving way is what it is for
+            LOGGER.log(level, "capture %s: %s", self.result.session, error)
         finally:
             self._release()
             with contextlib.suppress(OSError):
                 self.result.directory.rmdir()
+
+    def give_way(self) -> None:
+        """Ask whoever takes this capture to end it, and wait until another profile may start."""
+        if self.on_wanted is not None:
+            self.on_wanted()
+            self._is_stopped.wait(MAX_GIVE_WAY_S)
 
     def wait_until_stopped(self) -> None:
         """Wait until another capture may start."""
@@ -158,6 +180,7 @@ class Capture:
         return self.result
 
     def _release(self) -> None:
+        self._until_stopped.close()
         _release(self)
         self._is_stopped.set()
 
@@ -210,7 +233,7 @@ class Capture:
             )
 
     def _write_memory(self, sample: dict[str, Any]) -> None:
-        """Write what filled the memory: the sample, and what the step needs beside what lives on after it."""
+        """Write what filled the memory: the sample, and what the step needs in addition to what outlives it."""
         assert self.result.report is not None
         peak = self.result.report.peak_memory
         self.result.memory = {**sample, "program": None if peak is None else dataclasses.asdict(peak)}
@@ -245,6 +268,7 @@ def start_capture(
     reason: str = "",
     min_free_bytes: int = MIN_FREE_BYTES,
     for_perfetto: bool = True,
+    on_wanted: Callable[[], None] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Capture:
     """Start to trace. There is one capture at a time in a process.
@@ -256,23 +280,28 @@ def start_capture(
         trace_python: Whether to trace Python calls too, which slows Python code down about five times.
         reason: Why it is taken, for the result.
         min_free_bytes: How much space has to be free.
-        for_perfetto: Whether to make the `trace.json.gz` too, which takes about as long as all else.
+        for_perfetto: Whether to make the `trace.json.gz` too, which takes about as long as everything else.
+        on_wanted: Makes this a capture that gives way: called, on any thread, when another profile is about to start,
+            be it a capture or one by `jax.profiler`. It has to see to it that this one is ended, at once.
         clock: Where times come from.
 
     Raises:
         CaptureError: Another capture is under way, or the directory cannot be written to, or the disk is full.
     """
     global _active
+    other = _active
+    if other is not None and on_wanted is None:
+        other.give_way()
     with _lock:
         if _active is not None:
             running = _active.result
             raise CaptureError(
                 f"capture {session}: not started, because the capture {running.session} has been running since step "
-                f"{running.first_step}; JAX can take one at a time"
+                f"{running.first_step}; JAX takes one at a time"
             )
         folder = _make_session_directory(pathlib.Path(directory), session, min_free_bytes)
         result = CaptureResult(folder.name, folder, first_step, first_step - 1, 0.0, reason=reason)
-        _active = Capture(start_session(trace_python), result, clock, for_perfetto)
+        _active = Capture(Session(trace_python), result, clock, for_perfetto, on_wanted)
         return _active
 
 
@@ -284,12 +313,12 @@ def _release(capture: Capture) -> None:
 
 
 def host_name() -> str:
-    """What a process's files are called: by its host, and by its index where there are several processes."""
+    """What the files of a process are called: the host's name, and the process index if there are several."""
     return socket.gethostname() + (f"_{jax.process_index()}" if jax.process_count() > 1 else "")
 
 
 def _make_session_directory(directory: pathlib.Path, session: str, min_free_bytes: int) -> pathlib.Path:
-    """The directory of a new session, checked: once a trace was taken it is too late to find that it has no place."""
+    """Make the directory of a new session, and check before the trace that it can be written to."""
     parent = directory / "plugins" / "profile"
     try:
         folder = next(

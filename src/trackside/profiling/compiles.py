@@ -1,14 +1,13 @@
 """Which compiles JAX has made in this process, by any thread, and what they cost.
 
-JAX tells through `jax.monitoring`, on the thread that compiles, when each phase begins and ends: tracing, lowering,
-compiling. A phase may be missing (a trace made earlier is used again), may lead to nothing (`jax.eval_shape` only
-traces), and may have whole compiles inside it (`jax.ensure_compile_time_eval`). Here the phases are put together again
-into one `CompileEvent` per compile.
+`jax.monitoring` reports, on the thread that compiles, when each phase begins and ends: tracing, lowering, compiling. A
+phase may be missing (an earlier trace is used again), may lead to nothing (`jax.eval_shape` only traces), and may have
+whole compiles inside (`jax.ensure_compile_time_eval`). Here the phases are assembled into one `CompileEvent` per
+compile.
 """
 
 import contextlib
 import re
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any, Literal
 
 import jax
 
+from trackside import jax_internals
 from trackside.clock import SYSTEM_CLOCK, Clock
 
 _TRACE = "/jax/core/compile/jaxpr_trace_duration"
@@ -27,7 +27,7 @@ _CACHE_ASKED = "/jax/compilation_cache/compile_requests_use_cache"
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 MAX_EVENTS = 2048
-"""How many compiles are remembered; older ones are in the totals only."""
+"""How many compiles are remembered; older ones are only counted."""
 _MAX_LOWERED = 64  # functions that a thread has lowered, but not compiled yet
 
 CacheResult = Literal["hit", "miss", "off"]
@@ -38,7 +38,7 @@ class CompileEvent:
     """One compile."""
 
     number: int
-    """The how manieth of the process, from 1."""
+    """Index of this compile in the process, from 1."""
     function: str
     """The name that JAX knows the function by."""
     trace_s: float
@@ -48,7 +48,7 @@ class CompileEvent:
     compile_s: float
     """Seconds that XLA took, or the reading from the persistent cache."""
     cache: CacheResult
-    """Whether the persistent compilation cache had it; `off` where there is none."""
+    """Whether the persistent compilation cache had it; `off` if there is none."""
     is_operation: bool
     """Whether it is an operation of JAX itself that ran outside of any jitted function, such as `jnp.ones`."""
     is_nested: bool
@@ -85,7 +85,7 @@ class _Phase:
 
 
 class _ThreadPhases(threading.local):
-    """What a thread is at."""
+    """What a thread is doing."""
 
     def __init__(self) -> None:
         self.open: list[_Phase] = []
@@ -109,16 +109,6 @@ class CompileCounter:
         """Traces and compiles so far, by any thread."""
         self.num_compiles = 0
         """Compiles so far, by any thread; also the number of the last one."""
-        self.num_cache_hits = 0
-        """Those of them that the persistent cache had."""
-        self.num_cache_misses = 0
-        """Those of them that the persistent cache did not have."""
-        self.trace_s = 0.0
-        """Seconds that the compiles took to trace."""
-        self.lower_s = 0.0
-        """Seconds that the compiles took to lower."""
-        self.compile_s = 0.0
-        """Seconds that the compiles took in XLA, or to be read from the persistent cache."""
         self._timestamp = clock.timestamp
         self._events: deque[CompileEvent] = deque(maxlen=MAX_EVENTS)
         self._phases = _ThreadPhases()
@@ -126,13 +116,13 @@ class CompileCounter:
         self._lock = threading.RLock()
 
     def listen(self) -> None:
-        """Hear of the compiles from now on."""
+        """Register for the compiles from now on."""
         jax.monitoring.register_scalar_listener(self._on_begin)
         jax.monitoring.register_event_listener(self._on_cache)
         jax.monitoring.register_event_duration_secs_listener(self._on_end)
 
     def events_after(self, number: int) -> list[CompileEvent]:
-        """The compiles that came after the one with this number, as far as they are remembered."""
+        """The remembered compiles after the one with this number."""
         if self.num_compiles == number:
             return []
         with self._lock:
@@ -168,7 +158,7 @@ class CompileCounter:
             phase.trace_s = traced[1] if traced is not None and traced[0] == function else 0.0
         elif kind == _COMPILE:
             phase.trace_s, phase.lower_s = thread.lowered.pop(function, (0.0, 0.0))
-            phase.is_operation = _is_operation_of_jax()
+            phase.is_operation = jax_internals.is_compiling_own_operation()
         thread.open.append(phase)
 
     def _end(self, kind: str, function: str, duration_s: float) -> None:
@@ -190,11 +180,6 @@ class CompileCounter:
         thread, cache = threading.current_thread(), _cache_result(phase)
         with self._lock:
             self.num_compiles += 1
-            self.num_cache_hits += cache == "hit"
-            self.num_cache_misses += cache == "miss"
-            self.trace_s += phase.trace_s
-            self.lower_s += phase.lower_s
-            self.compile_s += compile_s
             event = CompileEvent(
                 number=self.num_compiles,
                 function=phase.function,
@@ -221,7 +206,7 @@ def _newer_than(number: int, events: deque[CompileEvent]) -> Iterator[CompileEve
 
 
 def _close_phase(phases: list[_Phase], kind: str, function: str) -> _Phase:
-    """Take out the phase that ended, with those inside that never did; a new one where its begin was not heard."""
+    """Remove the phase that ended, with those inside that never did; a new one if its begin was missed."""
     for index in range(len(phases) - 1, -1, -1):
         if phases[index].kind == kind and phases[index].function == function:
             phase = phases[index]
@@ -240,24 +225,8 @@ def _function_name(kwargs: dict[str, Any]) -> str:
 def _cache_result(phase: _Phase) -> CacheResult:
     if phase.hit_cache:
         return "hit"
-    # JAX says that it asks the cache also where none is set up.
-    return "miss" if phase.asked_cache and getattr(jax.config, "jax_compilation_cache_dir", None) else "off"
-
-
-def _is_operation_of_jax() -> bool:
-    """Whether the function that is being compiled is defined by JAX.
-
-    The monitoring events do not say, and names are no proof: a user's function may be called `add`. What says it is the
-    frame of jit's slow path, private to JAX. Where there is none (a compile ahead of time, another version of JAX), the
-    function is taken to be the user's.
-    """
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "cache_miss" and frame.f_code.co_filename.endswith("pjit.py"):
-            module = getattr(frame.f_locals.get("fun"), "__module__", None)
-            return isinstance(module, str) and module.partition(".")[0] == "jax"
-        frame = frame.f_back
-    return False
+    # JAX reports a request to the cache even if none is set up.
+    return "miss" if phase.asked_cache and jax_internals.config_value("jax_compilation_cache_dir") else "off"
 
 
 _counter: CompileCounter | None = None
@@ -265,7 +234,7 @@ _lock = threading.Lock()
 
 
 def compile_counter() -> CompileCounter:
-    """The process's counter, which knows of all compiles since the first call."""
+    """The process's counter, which has seen all compiles since the first call."""
     global _counter
     with _lock:
         if _counter is None:

@@ -1,4 +1,4 @@
-"""When the device computed and when it idled, told from the outside: no trace, and nothing that waits.
+"""When the device computed and when it idled, observed from the outside: without a trace and without waiting.
 
 Each call returns a small report that is ready when the device is done with it. Two things are seen for free: when a
 wait for a report ends, and, before a call, whether the report of the one before is ready already, which means that the
@@ -44,7 +44,7 @@ class DeviceClock:
         self._typical_s: float | None = None
         self._num_calls = 0
         self._done_s: float | None = None
-        """When the device is done with what it was given, as far as can be told."""
+        """When the device will be done with what it was given, as far as is known."""
         self._blocked_at: tuple[int, float] | None = None
         self.next_sample_s = 0.0
         """From then on, the next call that finds the device idle is worth a sample."""
@@ -98,7 +98,7 @@ class DeviceClock:
         self._done_s = begins_s + typical_s
 
     def pause(self) -> None:
-        """The next call does not follow the last one: what lies between is not counted."""
+        """The next call does not follow the last one: the time in between is not counted."""
         self._done_s, self._blocked_at = None, None
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class DeviceClock:
     def _watch(self) -> None:
         while (item := self._samples.get()) is not None:
             report, begins_s = item
-            with contextlib.suppress(Exception):  # a call that failed is told of where it was made
+            with contextlib.suppress(Exception):  # a call that failed is reported where it was made
                 report.block_until_ready()
                 self._sampled_durations.append(self._now() - begins_s)
                 if not self._durations:
@@ -152,5 +152,5 @@ class DeviceClock:
     def _add_duration(self, seconds: float) -> None:
         self._durations.append(seconds)
         self._num_durations += 1
-        if self._num_durations < 4 or self._num_durations % 16 == 0:  # the median of some is dear, for every step
+        if self._num_durations < 4 or self._num_durations % 16 == 0:  # a median at every step would be expensive
             self._typical_s = statistics.median(self._durations)

@@ -3,7 +3,7 @@
 JSON has to be closed, so a list that grows at its end is broken whenever the closing bracket is on its way. Linux may
 end a write between two pages of a process that is being killed, so one write of `, entry ]` is not enough. Here the
 bracket stands still: the file is made with room to spare, as white space before the bracket, and an entry is one write
-inside one page of it. When the room is used up, a file twice as large is made beside it and renamed over it.
+inside one page of it. When the room is used up, a file twice as large is made next to it and renamed over it.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class JsonListWriter:
     One entry per line, so that `read_json_list` need not hold more than one of them.
 
     Args:
-        path: The file. Beside it lies a hidden lock file.
+        path: The file. A hidden lock file is next to it.
         entries: What the list begins with; may be read from the file that is replaced.
 
     Raises:
@@ -144,7 +144,7 @@ def read_json_list(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         for line in file:
             text = line.strip(b" ,\n")
             if is_closed and text:
-                raise ValueError(f"{path} goes on after its list")
+                raise ValueError(f"{path} continues after its list")
             if text == b"]":
                 is_closed = True
             elif text:
@@ -156,7 +156,7 @@ def read_json_list(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 def continue_json_list(path: Path, keep: Callable[[dict[str, Any]], bool]) -> JsonListWriter:
     """Go on with a list that may be there already.
 
-    A list of which nothing is kept, and a file that is no list of this layout, are set aside under another name:
+    A list of which nothing is kept, and a file that is not a list of this layout, are set aside under another name:
     nothing that others have written is overwritten.
 
     Args:
@@ -179,7 +179,7 @@ def continue_json_list(path: Path, keep: Callable[[dict[str, Any]], bool]) -> Js
             return JsonListWriter(path, (entry for entry in read_json_list(path) if keep(entry)))
     except (ValueError, KeyError, TypeError) as error:
         reason = str(error)
-    os.close(_lock(path))  # nobody moves the file of a training that is running
+    os.close(_lock(path))  # the file of a running training must not be moved
     aside = next(name for name in _names_aside(path) if not name.exists())
     path.rename(aside)
     LOGGER.warning("%s was there already and is now %s: %s", path, aside.name, reason)

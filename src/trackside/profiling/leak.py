@@ -1,9 +1,9 @@
-"""Memory that grows and does not come back: found in samples that are noisy, and named with its slope.
+"""Memory that grows and does not come back: found in noisy samples, and reported with its slope.
 
 What is looked at is the floor of the memory, the lowest of several samples: validations, checkpoints and garbage raise
-a sample, only what is kept raises the floor. A leak has a floor that rises all the time, so a warm-up, which ends, and
-a single jump are none. Samples are kept at full resolution for the last few and ever more thinly for the whole run, so
-that both a leak that begins late and one that hides in noise are found, in memory that does not grow.
+a sample, but only what is kept raises the floor. A leak has a floor that rises all the time, so neither a warm-up nor a
+single jump counts as a leak. The last few samples are kept at full resolution and the whole run ever more thinly. So
+both a leak that begins late and one that hides in noise are found, in memory that does not grow.
 """
 
 import itertools
@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from trackside import text
+
 NUM_RECENT = 24
-"""Samples that are kept at full resolution, and the fewest that tell of a leak."""
+"""Samples that are kept at full resolution, and the fewest that can show a leak."""
 MAX_POINTS = 64
 _NUM_SEGMENTS = 6
 _MIN_SHARE_OF_RISE = 0.5
@@ -27,15 +29,15 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Growth that is not worth a word."""
+    """Growth that is not worth reporting."""
 
     min_bytes: int
-    """Growth below so many bytes."""
+    """Growth below this number of bytes."""
     min_share: float
-    """Growth below this share of what is there."""
+    """Growth below this share of what is in use."""
 
 
-# Live arrays are counted exactly; what allocators and the system say moves by itself.
+# Live arrays are counted exactly; what allocators and the system report fluctuates.
 LIVE_TOLERANCE = Tolerance(1 << 10, 0.0)
 DEVICE_TOLERANCE = Tolerance(1 << 20, 0.01)
 HOST_TOLERANCE = Tolerance(16 << 20, 0.02)
@@ -50,18 +52,19 @@ class Leak:
     bytes_per_step: float
     """How fast."""
     since_step: int
-    """Since when, as far as it was looked at."""
+    """The first step that was looked at."""
 
     def __str__(self) -> str:
         grow = "grow" if self.name.endswith("s") else "grows"
-        return f"{self.name} {grow} by {_spell(100 * self.bytes_per_step)} per 100 steps since step {self.since_step}"
+        per_100 = text.num_bytes(100 * self.bytes_per_step)
+        return f"{self.name} {grow} by {per_100} per 100 steps since step {self.since_step}"
 
 
 class SeriesWatch:
     """Watches one figure.
 
     Args:
-        tolerance: Growth that is passed over.
+        tolerance: Growth that is ignored.
     """
 
     def __init__(self, tolerance: Tolerance):
@@ -91,9 +94,9 @@ class SeriesWatch:
 
 
 class LeakWatch:
-    """Watches the samples of a training, and names each leak once.
+    """Watches the samples of a training, and reports each leak once.
 
-    What live arrays explain is not named again for the device or the host that they lie on.
+    What live arrays explain is not reported again for the device or host that they are on.
     """
 
     def __init__(self) -> None:
@@ -127,13 +130,13 @@ class LeakWatch:
 
 
 def _series(sample: Mapping[str, Any]) -> Iterator[tuple[str, int, Tolerance]]:
-    """The figures to watch, the most telling first."""
+    """The figures to watch, the most informative first."""
     for owner, num_bytes in sample["live"].items():
         if owner != "num_arrays":
             yield f"{owner} live arrays", num_bytes, LIVE_TOLERANCE
     for device, figures in sample["memory"].items():
         yield f"memory in use on {device}", figures["bytes_in_use"], DEVICE_TOLERANCE
-    if "private_bytes" in sample["host"]:  # mapped files come and go as the system likes
+    if "private_bytes" in sample["host"]:  # mapped files come and go as the system decides
         yield "host memory", sample["host"]["private_bytes"], HOST_TOLERANCE
 
 
@@ -142,10 +145,10 @@ def find_growth(points: Sequence[Point], tolerance: Tolerance) -> tuple[float, i
 
     Args:
         points: Steps and bytes, in order.
-        tolerance: Growth that is passed over.
+        tolerance: Growth that is ignored.
 
     Returns:
-        Slope in bytes per step, and the first step; None if it does not grow, or too few points tell.
+        Slope in bytes per step, and the first step; None if it does not grow, or there are too few points.
     """
     if len(points) < NUM_RECENT or not _rises_throughout([num_bytes for _, num_bytes in points]):
         return None
@@ -175,10 +178,3 @@ def _rises_throughout(values: Sequence[float]) -> bool:
 
 def _floor(points: Sequence[Point]) -> Point:
     return min(points, key=lambda point: point[1])
-
-
-def _spell(num_bytes: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.3g} {unit}"
-    return f"{num_bytes:.3g} B"

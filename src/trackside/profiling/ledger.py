@@ -1,7 +1,7 @@
 """The ledger: where the wall time of a thread goes, all of it.
 
-Exactly one part is running at any moment, so the parts sum up to the whole. What happens inside another part counts for
-itself alone: the time of a checkpoint that a callback saves is that of checkpointing, not of the callback.
+Exactly one part is running at any moment, so the parts add up to the whole. What happens inside another part counts for
+itself only: a checkpoint that a callback saves counts as checkpointing, not for the callback.
 """
 
 import gc
@@ -24,7 +24,7 @@ CHECKPOINTING = "checkpointing"
 OTHER = "other"
 PARTS = (DATA_WAIT, HOST_TO_DEVICE, DISPATCH, DEVICE_WAIT, COMPILE, LOGGING, VALIDATION, CHECKPOINTING, OTHER)
 STEP_PARTS = (HOST_TO_DEVICE, DISPATCH, DEVICE_WAIT)
-"""The parts in which a training step is under way: what is left of a run's time when all else is taken away."""
+"""The parts in which a training step is running: what is left of a run's time without everything else."""
 CALLBACK = "callback/"
 """What the parts of callbacks begin with; their names follow."""
 
@@ -93,9 +93,9 @@ class LedgerTotals:
 
     @property
     def mfu(self) -> float | None:
-        """The share of the devices' peak that the model's own FLOPs make use of, in steps and waiting for data.
+        """Model FLOPs utilisation: the model's FLOP/s as a share of the devices' peak, in steps and waiting for data.
 
-        None where the peak is not known.
+        None if the peak is not known.
         """
         in_use_s = self.in_steps_s + self.parts.get(DATA_WAIT, 0.0)
         return None if self.at_peak_s is None or in_use_s <= 0 else self.at_peak_s / in_use_s
@@ -264,12 +264,12 @@ class Ledger:
         seconds[DISPATCH] += dispatch_s
 
     def take_longest(self) -> str:
-        """What the host was busy with for longest at a stretch since the last call of this, but for steps."""
+        """The part with the longest uninterrupted stretch since the last call of this, apart from steps."""
         longest, self._longest, self._longest_s = self._longest, OTHER, 0.0
         return longest
 
     def move(self, source: str, target: str, seconds: float) -> None:
-        """Time that was counted for one part turns out to be another's."""
+        """Move time that was counted for one part to another."""
         self._seconds[source] -= seconds
         self._seconds[target] = self._seconds.get(target, 0.0) + seconds
 

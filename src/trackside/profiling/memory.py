@@ -1,6 +1,6 @@
 """What fills the memory: live arrays by owner, the devices' allocators, and the process itself.
 
-A figure that cannot be had is left out, never zero. Nothing here keeps an array alive.
+A figure that is not available is left out, never zero. Nothing here keeps an array alive.
 """
 
 import re
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from trackside.clock import SYSTEM_CLOCK, Clock
 
 OTHER = "other"
-"""The owner of live arrays that nobody was named for."""
+"""The owner of live arrays that have no other."""
 
 _HOST_FIGURES = {"VmRSS": "rss_bytes", "VmHWM": "peak_rss_bytes", "RssAnon": "private_bytes"}
 _HOST_LINE = re.compile(rf"^({'|'.join(_HOST_FIGURES)}):\s+(\d+) kB$", re.MULTILINE)
@@ -26,10 +26,10 @@ _BYTES_PER_MAXRSS = 1 if sys.platform == "darwin" else 1024
 
 @dataclass(frozen=True)
 class LiveArrays:
-    """The arrays that JAX holds in this process, on all of its devices together."""
+    """The arrays that JAX keeps in this process, on all of its devices."""
 
     bytes_by_owner: dict[str, int]
-    """Bytes by owner; those of nobody are under `other`."""
+    """Bytes by owner; those without one are under `other`."""
     num_arrays: int
     """How many arrays; several that share their memory count as one."""
 
@@ -40,8 +40,8 @@ def owner_bytes(owners: Mapping[str, Any], forms: Mapping[str, Any] | None = Non
     Each piece of memory counts once, on every device that holds a copy of it: an array and its shards are one.
 
     Args:
-        owners: Trees of arrays by owner. Leaves that are no arrays, or were deleted or donated, are passed over; of two
-            owners of one array, the first has it.
+        owners: Trees of arrays by owner. Leaves that are not arrays, or were deleted or donated, are skipped; an
+            array with two owners counts for the first.
         forms: Trees of arrays or shapes by owner: who has the arrays without an owner that look like one of them.
 
     Returns:
@@ -86,7 +86,7 @@ def _find_forms(forms: Mapping[str, Any]) -> dict[Any, str]:
 
 
 def _tell_apart(arrays: Iterable[jax.Array]) -> tuple[dict[int, jax.Array], dict[int, Any]]:
-    """The arrays that lie on several devices, and what tells the memory of each array from that of others; by id."""
+    """The arrays that are on several devices, and what distinguishes the memory of each array; by id."""
     devices_by_id: dict[int, set[Any]] = {}  # arrays share their shardings, and those are slow to ask
     spread: dict[int, jax.Array] = {}
     key_by_id: dict[int, Any] = {}
@@ -106,7 +106,7 @@ def _tell_apart(arrays: Iterable[jax.Array]) -> tuple[dict[int, jax.Array], dict
 def _address(array: jax.Array, devices: set[Any]) -> Any:
     try:
         return next(iter(devices)), array.unsafe_buffer_pointer()
-    except (jax.errors.JaxRuntimeError, NotImplementedError):  # deleted just now, or a device that does not tell
+    except (jax.errors.JaxRuntimeError, NotImplementedError):  # deleted just now, or a device that does not say
         return id(array)
 
 
@@ -135,7 +135,7 @@ def _local_bytes(array: jax.Array, is_spread: bool) -> int:
 
 
 def allocator_statistics(device: Any) -> dict[str, int] | None:
-    """What a device's allocator tells.
+    """What a device's allocator reports.
 
     Args:
         device: A device of JAX.
@@ -151,7 +151,7 @@ def allocator_statistics(device: Any) -> dict[str, int] | None:
 
 
 def host_memory() -> dict[str, int]:
-    """The memory of this process, as far as the system tells.
+    """The memory of this process, as far as the system reports it.
 
     Returns:
         `rss_bytes` (resident), `peak_rss_bytes` (the most so far), and `private_bytes`: what is resident without the
@@ -188,7 +188,7 @@ class MemorySampler:
             forms: See `owner_bytes`.
 
         Returns:
-            The sample as JSON holds it: `step`, `time_s` since the epoch, `memory` by device, `host`, `live`.
+            The sample, ready for JSON: `step`, `time_s` since the epoch, `memory` by device, `host`, `live`.
         """
         live = owner_bytes(owners, forms)
         return {
@@ -208,7 +208,7 @@ class MemorySampler:
             wanted = ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")
             figures = {figure: statistics[figure] for figure in wanted if figure in statistics}
             peak = figures.get("peak_bytes_in_use", 0)
-            # The allocator's peak is that of the whole process: only where it has risen does it tell of this interval.
+            # The allocator's peak is that of the whole process: only a rise says something about this interval.
             if peak > self._peaks.get(name, peak):
                 figures["peak_bytes_since_last_sample"] = peak
             self._peaks[name] = peak

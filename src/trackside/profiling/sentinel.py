@@ -10,12 +10,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import jax
 from jax.core import Tracer
 
-from trackside.errors import ConfigError, TracksideError
+from trackside.errors import ConfigError, RecompileError
+from trackside.events import EventSink
 from trackside.profiling.compiles import MAX_EVENTS, CompileEvent, compile_counter
 from trackside.profiling.signature import (
     Change,
@@ -33,18 +34,6 @@ OnTooMany = Literal["warn", "error"]
 
 _MAX_SIGNATURES = 16  # per function; a new one is compared with these
 _MAX_WRITTEN_CHANGES = 20
-
-
-class RecompileError(TracksideError):
-    """A function that has compiled more often than `max_recompiles` allows."""
-
-
-class EventSink(Protocol):
-    """Where rows go; an `EventWriter`, say."""
-
-    def write(self, kind: str, **fields: Any) -> None:
-        """Take a row."""
-        ...
 
 
 @dataclass(slots=True)
@@ -79,7 +68,7 @@ class RecompileSentinel:
     """Writes a row for each compile of the process, and explains those of the functions that it watches.
 
     A function is known by its name and its code: one that is jitted again and again under the same name counts as
-    compiling again, which is what it does. Compiles from before the sentinel was made are not its business.
+    compiling again, which is what it does. Compiles from before the sentinel was made are ignored.
 
     Args:
         events: Where the rows go.
@@ -146,7 +135,7 @@ class RecompileSentinel:
         kwargs: Mapping[str, Any] | None = None,
         function: Callable | None = None,
     ) -> None:
-        """Take note of arguments that a function is compiled for already, to compare with when it compiles again.
+        """Remember arguments that a function is compiled for already, to compare with when it compiles again.
 
         The arguments are those of `compiled`.
         """
@@ -165,14 +154,14 @@ class RecompileSentinel:
         function: Callable | None = None,
         since: int = 0,
     ) -> bool:
-        """Account for the compiles of a call, after the call; for those who compare `num_events` around it themselves.
+        """Account for the compiles of a call, after the call; for callers that compare `num_events` themselves.
 
         Args:
             name: What rows and log lines call the function.
-            args: Its arguments; arrays that the call has consumed will do.
+            args: Its arguments; they may be arrays that the call has consumed.
             kwargs: Its keyword arguments.
             step: The step that the call made.
-            function: What was called, for the names of its arguments and to tell its compiles from others'.
+            function: What was called, for the names of its arguments and to distinguish its compiles from others.
             since: What `num_events` read before the call.
 
         Returns:
@@ -194,7 +183,7 @@ class RecompileSentinel:
         return True
 
     def flush(self, step: int | None = None) -> None:
-        """Write the rows of compiles that no watched call has accounted for. Costs nothing where there are none.
+        """Write the rows of compiles that no watched call has accounted for. Costs nothing if there are none.
 
         Args:
             step: The last step, which the rows and those of later calls carry.
@@ -317,7 +306,7 @@ def _signature_or_none(
 ) -> Signature | None:
     try:
         return signature_of(args, kwargs, function)
-    except Exception:  # a user's own containers may raise anything, and training has to go on
+    except Exception:  # a user's own containers may raise anything, and training must continue
         LOGGER.debug("the arguments of %s could not be described", function, exc_info=True)
         return None
 

@@ -1,8 +1,8 @@
 """What JAX compiles a function for: its arguments leaf by leaf, and which leaf made it compile again.
 
 A compile is good for arguments of one structure, with leaves of one shape, dtype, weak type and sharding each, and for
-the values of static arguments. JAX tells that it compiled, not for what, so the arguments of a call are described here,
-without holding on to them, and compared with those of earlier compiles.
+the values of static arguments. JAX reports that it compiled, not for what. So the arguments of a call are described
+here, without keeping them, and compared with those of earlier compiles.
 """
 
 import inspect
@@ -14,6 +14,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from jax.core import Tracer
+
+from trackside import jax_internals
 
 Kind = Literal["structure", "static", "shape", "dtype", "weak_type", "sharding", "committed"]
 
@@ -31,7 +33,7 @@ _MAX_SHOWN_CHANGES = 3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing about one leaf that is not as it was."""
+    """One property of one leaf that has changed."""
 
     path: str
     """Where the leaf is, with the names of the function's arguments: `batch.inputs`, `params['Dense_0']['kernel']`."""
@@ -48,7 +50,7 @@ class LeafSignature:
     """What a compile depends on, of one leaf."""
 
     shape: tuple[int, ...] | None = None
-    """None for a value that is no array."""
+    """None for a value that is not an array."""
     dtype: str = ""
     weak_type: bool = False
     sharding: Any = None
@@ -57,7 +59,7 @@ class LeafSignature:
     value: str = ""
     """A Python value as text. A number has one only where it may be static."""
     value_hash: int = 0
-    """Tells values apart that read the same."""
+    """Distinguishes values that read the same."""
 
     def __str__(self) -> str:
         if self.shape is None:
@@ -78,7 +80,7 @@ class Signature:
 def signature_of(
     args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, function: Callable | None = None
 ) -> Signature:
-    """Describe the arguments of a call, before or after it: arrays that the call has consumed will do.
+    """Describe the arguments of a call, before or after it: they may be arrays that the call has consumed.
 
     Args:
         args: The positional arguments.
@@ -86,13 +88,13 @@ def signature_of(
         function: What was called, for the names of its arguments and which of them are static. Without it the
             arguments are called `args[0]`, `args[1]` and so on.
     """
-    static_numbers, static_names = _static_arguments(function)
-    may_be_static = static_numbers is None
+    static = jax_internals.static_arguments(function)
+    may_be_static = static is None
     leaves: dict[str, LeafSignature] = {}
     arguments: dict[str, tuple[Any, bool]] = {}
     for index, (name, value) in enumerate(_named_arguments(args, kwargs or {}, function)):
         is_keyword = index >= len(args)
-        if name in static_names or (not is_keyword and static_numbers is not None and index in static_numbers):
+        if static is not None and (name in static.names or (not is_keyword and index in static.numbers)):
             leaves[name] = _describe_value(value)
             arguments[name] = (None, is_keyword)
             continue
@@ -150,7 +152,7 @@ def _suggest_for(change: Change) -> str:
         return _suggest_for_shape(change)
     return {
         "structure": f"Pass `{change.path}` in the same way each time: the same keys and containers, arrays for None",
-        "static": f"Each value of `{change.path}` compiles anew: keep to few, or make it an array that is not static",
+        "static": f"Each value of `{change.path}` compiles again: use few, or make it an array that is not static",
         "dtype": f"Cast `{change.path}` to one dtype before the call",
         "weak_type": f"Give `{change.path}` its dtype before the call: jnp.asarray(x, dtype)",
         "sharding": f"Place `{change.path}` the same way each time: jax.device_put(x, sharding), or jit's in_shardings",
@@ -170,27 +172,12 @@ def _suggest_for_shape(change: Change) -> str:
 
 def jitted_name(function: Callable | None) -> str | None:
     """The name under which JAX compiles a function of `jax.jit`; None for anything else."""
-    if _jit_info(function) is None:
+    if not jax_internals.is_jit_function(function):
         return None
     wrapped: Any = getattr(function, "__wrapped__", function)
     while not hasattr(wrapped, "__name__") and hasattr(wrapped, "func"):
         wrapped = wrapped.func
     return getattr(wrapped, "__name__", "<unnamed function>")
-
-
-def _jit_info(function: Callable | None) -> Any:
-    # Private to JAX, and the only place that tells static arguments. Without it values are taken to be static
-    # where nothing else explains a compile.
-    return getattr(function, "_jit_info", None)
-
-
-def _static_arguments(function: Callable | None) -> tuple[frozenset[int] | None, frozenset[str]]:
-    """Positions and names of the static arguments; None for the positions where they are not known."""
-    info = _jit_info(function)
-    numbers, names = getattr(info, "static_argnums", None), getattr(info, "static_argnames", None)
-    if numbers is None or names is None:
-        return None, frozenset()
-    return frozenset(numbers), frozenset(names)
 
 
 def _named_arguments(

@@ -25,6 +25,7 @@ from typing import Any
 import jax
 
 from trackside.errors import CheckpointError
+from trackside.jax_internals import run_before_threads_end
 from trackside.logger.console import root_handlers_kept
 from trackside.processes import JAX_PROCESSES, Processes
 
@@ -46,9 +47,7 @@ def _finish_saves() -> None:
         store.join()
 
 
-# Python stops the thread pools, on which Orbax depends, before it waits for threads: a save that is under way then
-# would hang for minutes and be lost. Handlers of `atexit` run later still, and there is no public hook that runs first.
-threading._register_atexit(_finish_saves)  # type: ignore[attr-defined]
+run_before_threads_end(_finish_saves)  # Orbax saves on thread pools
 
 
 class CheckpointStore:

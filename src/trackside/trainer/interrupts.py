@@ -9,9 +9,9 @@ import threading
 from types import FrameType
 from typing import Any, Self
 
-import jax
 from jax.experimental import multihost_utils
 
+from trackside.jax_internals import config_value
 from trackside.processes import Processes
 
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
@@ -42,7 +42,7 @@ class Interrupts:
 
     def __init__(self, stop: StopRequest, processes: Processes):
         self.received: int | None = None
-        self.looks_together = processes.are_several and jax.config.values["jax_enable_preemption_service"]
+        self.looks_together = processes.are_several and bool(config_value("jax_enable_preemption_service"))
         """Whether `look` has to be called after every step, since signals reach only one of several processes."""
         self._are_caught = not processes.are_several
         self._stop = stop

@@ -12,7 +12,7 @@ from trackside.metrics import MetricLayout
 from trackside.profiling.calibrate import calibrate_peak
 from trackside.profiling.capture import CaptureContext
 from trackside.profiling.memory import MemorySampler
-from trackside.profiling.step_times import StepTimes
+from trackside.profiling.recent_steps import RecentStepTimes
 from trackside.trace.flops import count_flops
 from trackside.trace.peaks import Peak, known_peak
 from trackside.trainer.engine import TRAIN_CALL_NAME, Engine
@@ -32,7 +32,7 @@ class TrainMeasurements:
     """
 
     def __init__(self, engine: Engine, progress: Progress, logger: Logger, peak: Peak | None = None):
-        self.step_times = StepTimes()
+        self.step_times = RecentStepTimes()
         """How long the last steps took."""
         self.capture_state: CaptureState = "none"
         """Whether steps are traced, or disturbed by a trace."""

@@ -1,0 +1,62 @@
+"""How long the last steps took, to find out whether one was unusual."""
+
+import statistics
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SlowStep:
+    """A step that took much longer than the others."""
+
+    step: int
+    seconds: float
+    median_s: float
+    """What the steps before it took."""
+
+
+class RecentStepTimes:
+    """A bounded record of step durations: from the completion of one step to that of the next.
+
+    Anything but training (a validation, a boundary at which a callback acted) breaks the sequence, and steps that were
+    disturbed (by a compile or a capture) do not count.
+
+    Args:
+        max_steps: How many steps are remembered.
+    """
+
+    def __init__(self, max_steps: int = 256):
+        self._durations: deque[tuple[int, float]] = deque(maxlen=max_steps)
+        self._last_s: float | None = None
+
+    def add(self, step: int, completed_s: float, is_disturbed: bool = False) -> None:
+        """Add a completed step."""
+        last_s, self._last_s = self._last_s, completed_s
+        if last_s is not None and not is_disturbed:
+            self._durations.append((step, completed_s - last_s))
+
+    def break_off(self) -> None:
+        """The time to the next completion is not that of a step."""
+        self._last_s = None
+
+    def __len__(self) -> int:
+        return len(self._durations)
+
+    def median_s(self) -> float | None:
+        """The median duration; None before there is any."""
+        return statistics.median(seconds for _, seconds in self._durations) if self._durations else None
+
+    def find_slow(self, after_step: int, factor: float, min_steps: int = 20) -> SlowStep | None:
+        """The slowest of the latest steps, if it took more than `factor` times the median of those before.
+
+        Args:
+            after_step: Steps up to this one were looked at before; they are what the later ones are compared with.
+            factor: How much slower is unusual.
+            min_steps: With fewer to compare with, nothing is unusual.
+        """
+        before = [seconds for step, seconds in self._durations if step <= after_step]
+        latest = [(seconds, step) for step, seconds in self._durations if step > after_step]
+        if len(before) < min_steps or not latest:
+            return None
+        (seconds, step), median_s = max(latest), statistics.median(before)
+        return SlowStep(step, seconds, median_s) if seconds > factor * median_s else None
