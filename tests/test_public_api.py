@@ -64,6 +64,7 @@ PUBLIC = {
         "ProfilingConfig",
         "ProgressBarCallback",
         "ProgressBarConfig",
+        "TrainerView",
     ],
     "trackside.compare": ["Cause", "Comparison", "Difference", "StepTimeChange", "compare_runs"],
     "trackside.config": ["ConfigDict", "apply_overrides", "load_config", "register", "save_config"],

@@ -3,6 +3,7 @@
 import pytest
 
 from trackside.clock import ManualClock
+from trackside.profiling.call_record import CallRecord
 from trackside.profiling.device_clock import DeviceClock
 
 STEP_S = 0.010
@@ -30,7 +31,8 @@ class Played:
             clock.advance(self.done_s[-2] - batch_s)
         ready_s = clock.now()
         clock.advance(dispatch_s)
-        call = started_s, batch_s, batch_s, ready_s, clock.now(), was_idle, was_blocked, 1, 1
+        times = started_s, batch_s, batch_s, ready_s, clock.now()
+        call = CallRecord(1, 1, 1, 1, *times, was_idle, was_blocked, report=None, batch=None)
         self.device.add_calls([call], between)
         begins_s = ready_s if self.device._starts_when_called else clock.now()
         self.done_s.append(max(begins_s, self.done_s[-1] if self.done_s else 0.0) + STEP_S)

@@ -6,6 +6,7 @@ import gc
 import pytest
 
 from trackside.clock import ManualClock
+from trackside.profiling.call_record import CallRecord
 from trackside.profiling.ledger import (
     CHECKPOINTING,
     COMPILE,
@@ -32,6 +33,11 @@ def ledger(clock: ManualClock) -> Ledger:
     ledger.start()
     yield ledger
     ledger.stop()
+
+
+def make_call(started_s: float, batch_s: float, placed_s: float, ready_s: float, dispatched_s: float) -> CallRecord:
+    """A call of one step with eight examples."""
+    return CallRecord(1, 1, 8, 1, started_s, batch_s, placed_s, ready_s, dispatched_s, False, False, None, None)
 
 
 def spent(ledger: Ledger) -> dict[str, float]:
@@ -70,7 +76,7 @@ def test_delay_in_a_call_appears_in_its_part(ledger: Ledger, clock: ManualClock,
         for index in range(4):
             clock.advance(0.001 + (delay_s if index == part else 0.0))
             times.append(clock.now())
-        ledger.add_calls([(*times, False, False, 1, 8)])
+        ledger.add_calls([make_call(*times)])
     expected = {name: 0.01 + (10 * delay_s if index == part else 0.0) for index, name in enumerate(names)}
     assert spent(ledger) == pytest.approx(expected)
     assert ledger.num_steps == 10
@@ -90,7 +96,7 @@ def test_delay_in_a_block_appears_in_its_part(ledger: Ledger, clock: ManualClock
 
 def test_time_can_be_moved(ledger: Ledger, clock: ManualClock) -> None:
     """What turns out to be another part's is taken from one and given to the other."""
-    ledger.add_calls([(0, 1, 1, 1, 5, False, False, 1, 8)])
+    ledger.add_calls([make_call(0, 1, 1, 1, 5)])
     clock.advance(5)
     ledger.move(DISPATCH, "compile", 3)
     assert spent(ledger) == {DATA_WAIT: 1, DISPATCH: 1, "compile": 3}
@@ -163,19 +169,31 @@ def test_garbage_collection_is_measured() -> None:
     assert ledger.totals().gc_s == seconds > 0
 
 
-def test_what_is_accounted_for_before_a_switch_counts_before_it():
-    """A loop that keeps the times of its calls hands them in when something else begins."""
-    clock, calls = ManualClock(), []
+def test_calls_that_wait_are_accounted_for_before_a_switch() -> None:
+    """A loop only keeps its calls: they count before whatever begins next, and whoever started the ledger gets them."""
+    clock, taken = ManualClock(), []
 
-    def account() -> None:
+    def take(calls: list[CallRecord]) -> None:
+        taken.extend(calls)
         ledger.add_calls(calls)
-        calls.clear()
 
-    ledger = Ledger(clock, on_switch=account)
-    ledger.start()
-    calls.append((0.0, 1.0, 1.0, 1.0, 3.0, False, False, 1, 8))
+    ledger = Ledger(clock)
+    ledger.start(take)
+    ledger.calls.append(make_call(0.0, 1.0, 1.0, 1.0, 3.0))
     clock.advance(3.0)
     with ledger.spend("logging"):
         clock.advance(4.0)
     parts = ledger.totals().parts
     assert (parts["data_wait"], parts["dispatch"], parts["logging"], parts["other"]) == (1.0, 2.0, 4.0, 0.0)
+    assert (len(taken), ledger.calls) == (1, [])
+
+
+def test_reset_forgets_what_was_spent() -> None:
+    """A ledger that serves a second training begins with nothing."""
+    clock = ManualClock()
+    ledger = Ledger(clock)
+    with ledger:
+        clock.advance(3.0)
+    ledger.num_steps = 5
+    ledger.reset()
+    assert (ledger.totals().wall_s, ledger.totals().num_steps) == (0.0, 0)
