@@ -6,10 +6,10 @@ TracksideError
 ├── MetricError        a loss or metric of the wrong form             (ValueError)
 ├── CheckpointError    a checkpoint that cannot be found or restored
 ├── EventFileError     a run whose event file cannot be read
-├── RunError           a folder that holds no run                     (in trackside.runs)
-├── TraceError         a trace that cannot be found or read           (in trackside.trace)
-├── CaptureError       a profile that could not be taken or written   (in trackside.profiling)
-├── RecompileError     a step that compiles too often                 (in trackside.profiling)
+├── RunError           a run that cannot be found or read
+├── TraceError         a trace that cannot be found or read
+├── CaptureError       a profile that could not be taken or written
+├── RecompileError     a function that compiles too often
 └── MissingExtraError  an optional package that is not installed      (ImportError)
 """
 
@@ -36,6 +36,22 @@ class CheckpointError(TracksideError):
 
 class EventFileError(TracksideError):
     """A run whose event file cannot be read."""
+
+
+class RunError(TracksideError):
+    """A run that cannot be found or read."""
+
+
+class TraceError(TracksideError):
+    """A trace, or what was written down about one, that cannot be found or read."""
+
+
+class CaptureError(TracksideError):
+    """A profile that could not be taken or written."""
+
+
+class RecompileError(TracksideError):
+    """A function that has compiled more often than `max_recompiles` allows."""
 
 
 class MissingExtraError(TracksideError, ImportError):

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from trackside.errors import CaptureError
 from trackside.profiling import capture as captures
 from trackside.profiling import session as sessions
 from trackside.profiling.capture import CaptureContext, CaptureResult, start_capture
-from trackside.profiling.errors import CaptureError
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 

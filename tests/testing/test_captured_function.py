@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from trackside.errors import ConfigError
+from trackside.errors import CaptureError, ConfigError
 from trackside.profiling.capture import start_capture
-from trackside.profiling.errors import CaptureError
 from trackside.testing import capture_function
 from trackside.trace import TraceReport, analyse_trace
 

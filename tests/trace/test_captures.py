@@ -12,7 +12,7 @@ from jax.profiler import ProfileData, ProfileOptions, StepTraceAnnotation, Trace
 from jax.sharding import NamedSharding, PartitionSpec
 
 from trackside.trace import TraceReport, analyse_trace
-from trackside.trace.files import find_trace_files
+from trackside.trace.trace_files import find_trace_files
 from trackside.trace.xspace import read_xspace
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trackside.trace.errors import TraceError
+from trackside.errors import TraceError
 from trackside.trace.hlo import read_modules
 from trackside.trace.peak_memory import LiveRow, peak_memory
 from trackside.trace.xspace import read_xspace

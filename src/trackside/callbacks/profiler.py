@@ -18,9 +18,8 @@ from trackside.callbacks.capture_output import log_capture
 from trackside.callbacks.capture_schedule import CaptureSchedule, Periodic, StepWindow
 from trackside.callbacks.capture_triggers import LookAround, OnDemand, OnSlowStep
 from trackside.clock import SYSTEM_CLOCK, Clock
-from trackside.errors import ConfigError
+from trackside.errors import CaptureError, ConfigError
 from trackside.profiling.capture import Capture, start_capture
-from trackside.profiling.errors import CaptureError
 from trackside.run_layout import CAPTURE_REQUEST_FILE_NAME
 from trackside.schedule import NEVER
 

@@ -3,9 +3,8 @@
 Nothing here needs jax.
 """
 
-from trackside.compare.cause import Cause
 from trackside.compare.comparison import Comparison, compare_runs
-from trackside.compare.difference import Difference
-from trackside.compare.step_time import StepTimeChange
+from trackside.compare.difference import Cause, Difference
+from trackside.compare.undisturbed_step import StepTimeChange
 
 __all__ = ["Cause", "Comparison", "Difference", "StepTimeChange", "compare_runs"]

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
-from trackside.compare.cause import Cause
-from trackside.compare.difference import Difference
+from trackside.compare.difference import Cause, Difference
 from trackside.compare.program_causes import program_causes
 from trackside.compare.run_causes import run_causes
 from trackside.compare.sections import (
@@ -20,7 +19,7 @@ from trackside.compare.sections import (
     scope_differences,
 )
 from trackside.compare.sides import Side, read_sides
-from trackside.compare.step_time import StepSeries, StepTimeChange, compare_step_times
+from trackside.compare.undisturbed_step import StepSeries, StepTimeChange, compare_step_times
 from trackside.errors import ConfigError
 from trackside.profiling.ledger import COMPILE
 from trackside.profiling.ledger_text import part_name
@@ -85,7 +84,7 @@ class Comparison:
 
     def render(self, width: int = 80) -> RenderableType:
         """For a terminal: a renderable of rich, within `width` columns; a console without colours prints plain text."""
-        from trackside.compare.render import render_comparison
+        from trackside.compare.comparison_console import render_comparison
 
         return render_comparison(self, width)
 

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from trackside.compare.cause import Cause
-from trackside.compare.program import Operation, Outline, outline_of
+from trackside.compare.difference import Cause
+from trackside.compare.program_outline import Operation, Outline, outline_of
 from trackside.compare.sides import Side
 from trackside.compare.traced_steps import TracedSteps
 from trackside.text import count, percent, seconds

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trackside.compare.cause import Cause
+from trackside.compare.difference import Cause
 from trackside.compare.sides import Side
 from trackside.findings.compile_rules import compile_time_s
 from trackside.text import count

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from trackside.compare.step_time import MIN_WINDOW, StepSeries
 from trackside.compare.traced_steps import TracedSteps, flops_by_scope, read_traced_steps, traced_steps_from_row
+from trackside.compare.undisturbed_step import MIN_WINDOW, StepSeries
 from trackside.errors import ConfigError
 from trackside.profiling.ledger import LedgerTotals
 from trackside.runs import MetricTable, Run, open_run
-from trackside.runs.event_file import process_index_of
+from trackside.runs.run_folders import process_index_of
 from trackside.trace import TraceError
 
 RunOrPath = Run | str | os.PathLike[str]

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from trackside.errors import TraceError
 from trackside.trace.analyse import Analysis, read_space
-from trackside.trace.errors import TraceError
-from trackside.trace.files import find_trace_files, read_trace_file
 from trackside.trace.hlo import HloModule
 from trackside.trace.ops import OpInfo
 from trackside.trace.peak_memory import peak_memory
 from trackside.trace.tables import NO_SCOPE
+from trackside.trace.trace_files import find_trace_files, read_trace_file
 from trackside.trace.wire import WireError
 from trackside.trace.xspace import PS_PER_S
 

@@ -6,7 +6,7 @@ jax or the training code.
 
 from trackside.findings.facts import EpochFacts, FactCollector, RunFacts, facts_from_events
 from trackside.findings.finding import SEVERITIES, Finding, Severity
-from trackside.findings.render import render_findings
+from trackside.findings.findings_console import render_findings
 from trackside.findings.rules import RULES, Rule, find
 
 __all__ = [

@@ -25,9 +25,9 @@ from typing import Any
 import jax
 
 from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.errors import CaptureError
 from trackside.files import write_atomically
 from trackside.profiling.calibrate import model_flops_utilisation
-from trackside.profiling.errors import CaptureError
 from trackside.profiling.session import Session, start_session
 from trackside.trace import TraceError, TraceReport, analyse_trace
 from trackside.trace.flops import count_flops

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager
 
 import jax
 
+from trackside.errors import CaptureError
 from trackside.profiling.capture import CaptureContext, CaptureResult, start_capture
-from trackside.profiling.errors import CaptureError
 from trackside.profiling.sampled_share import SampledShare
 from trackside.profiling.statistics_sketch import DurationSketch
 from trackside.profiling.timers import TrainingProfiler

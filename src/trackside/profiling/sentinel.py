@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import jax
 from jax.core import Tracer
 
-from trackside.errors import ConfigError, TracksideError
+from trackside.errors import ConfigError, RecompileError
 from trackside.profiling.compiles import MAX_EVENTS, CompileEvent, compile_counter
 from trackside.profiling.signature import (
     Change,
@@ -33,10 +33,6 @@ OnTooMany = Literal["warn", "error"]
 
 _MAX_SIGNATURES = 16  # per function; a new one is compared with these
 _MAX_WRITTEN_CHANGES = 20
-
-
-class RecompileError(TracksideError):
-    """A function that has compiled more often than `max_recompiles` allows."""
 
 
 class EventSink(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import jax
 
-from trackside.profiling.errors import CaptureError
+from trackside.errors import CaptureError
 
 try:
     from jaxlib import _profiler  # type: ignore[attr-defined]

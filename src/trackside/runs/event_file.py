@@ -1,28 +1,18 @@
-"""One event file, read as far as it is written, and read on from there later."""
+"""One event file: its blocks of whole lines, read as far as it is written and later from there on, and their lines."""
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 BLOCK_BYTES = 1 << 20
 """How much is read at once: enough to find its lines in bulk, little beside what is kept of it."""
 
-_FILE_NAME = re.compile(r"events-(\d{5,})\.jsonl")
-
-
-def process_index_of(path: Path) -> int | None:
-    """Which process wrote a file, by its name; None for a file that is no event file."""
-    match = _FILE_NAME.fullmatch(path.name)
-    return int(match[1]) if match else None
-
-
-def event_files(folder: Path) -> dict[int, Path]:
-    """The event files in a folder by process."""
-    if not folder.is_dir():
-        return {}
-    found = {index: path for path in folder.iterdir() if (index := process_index_of(path)) is not None}
-    return dict(sorted(found.items()))
+_METRICS_ROW = np.frombuffer(b'{"kind":"metrics",', np.uint8)
+"""What a row of metrics begins with."""
+_NEWLINE, _CLOSING_BRACE = ord("\n"), ord("}")
 
 
 class EventFile:
@@ -98,3 +88,35 @@ class EventFile:
             file.seek(offset)
             file.readline()
             return file.tell()
+
+
+class Lines(NamedTuple):
+    """The lines of a block that are not empty."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+    """Where the line's end lies, which is not part of it."""
+    is_metrics: np.ndarray
+    """Whether it begins like a row of metrics."""
+
+    def num_torn_metrics(self, block: bytes | memoryview) -> int:
+        """How many rows of metrics do not end like a row."""
+        last = np.frombuffer(block, np.uint8)[self.ends[self.is_metrics] - 1]
+        return int(np.count_nonzero(last != _CLOSING_BRACE))
+
+
+def split_lines(block: bytes | memoryview) -> Lines:
+    """Find the lines of a block.
+
+    Args:
+        block: Whole lines.
+    """
+    buffer = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(buffer == _NEWLINE)
+    starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
+    has_text = ends > starts
+    starts, ends = starts[has_text], ends[has_text]
+    is_metrics = ends - starts > len(_METRICS_ROW)
+    beginnings = buffer[starts[is_metrics, None] + np.arange(len(_METRICS_ROW))]
+    is_metrics[is_metrics] = (beginnings == _METRICS_ROW).all(axis=1)
+    return Lines(starts, ends, is_metrics)

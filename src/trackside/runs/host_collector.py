@@ -10,7 +10,7 @@ import numpy as np
 
 from trackside.findings import facts_from_events
 from trackside.profiling.ledger import LedgerTotals
-from trackside.runs.lines import split_lines
+from trackside.runs.event_file import split_lines
 from trackside.runs.row_collector import RowCollector
 from trackside.runs.row_reader import RowReader
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trackside.runs.lines import split_lines
+from trackside.runs.event_file import split_lines
 from trackside.runs.metric_decoder import MetricDecoder
 from trackside.runs.metric_store import MetricStore
 from trackside.runs.row_reader import RowReader

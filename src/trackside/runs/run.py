@@ -7,28 +7,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trackside.errors import EventFileError
+from trackside.errors import EventFileError, RunError
 from trackside.events import read_events
 from trackside.findings import SEVERITIES, Finding, find
 from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import part_name
 from trackside.run_layout import CONFIG_FILE_NAME, event_file_name
 from trackside.runs.capture_paths import locate_capture
-from trackside.runs.errors import RunError
-from trackside.runs.event_file import event_files, process_index_of
-from trackside.runs.facts import collect_facts, facts_for_rules
+from trackside.runs.facts_of_run import collect_facts, facts_for_rules
 from trackside.runs.frames import frame_of
 from trackside.runs.host_collector import HostCollector
 from trackside.runs.host_findings import find_in_hosts
 from trackside.runs.hosts import HostTable, host_table
-from trackside.runs.legs import Leg, legs_of
-from trackside.runs.liveness import is_held
+from trackside.runs.logged_step_times import StepTimes, step_times_of
 from trackside.runs.metric_table import MetricTable
 from trackside.runs.notebook import html_run
 from trackside.runs.process_file import ProcessFile
 from trackside.runs.row_collector import RowCollector
-from trackside.runs.status import DEAD, RUNNING, UNKNOWN, status_of
-from trackside.runs.step_times import StepTimes, step_times_of
+from trackside.runs.run_folders import event_files, process_index_of
+from trackside.runs.run_legs import Leg, legs_of
+from trackside.runs.run_status import DEAD, RUNNING, UNKNOWN, is_held, status_of
 from trackside.text import count, percent
 
 _MAX_NAMED_FILES = 3

@@ -10,9 +10,8 @@ from typing import Any
 import jax
 from jax.profiler import StepTraceAnnotation
 
-from trackside.errors import ConfigError
+from trackside.errors import CaptureError, ConfigError
 from trackside.profiling.capture import CaptureContext, start_capture
-from trackside.profiling.errors import CaptureError
 from trackside.trace import TraceReport
 
 _SESSIONS = itertools.count(1)

@@ -5,7 +5,7 @@ from typing import Any
 
 from trackside.errors import ConfigError
 from trackside.runs import Run
-from trackside.testing.measured import RunOrReport, check_limit, open_measured
+from trackside.testing.assertion_inputs import RunOrReport, check_limit, open_measured
 from trackside.text import num_bytes
 from trackside.trace import TraceReport
 from trackside.trace.peak_memory import peak_memory

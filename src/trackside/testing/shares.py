@@ -6,7 +6,7 @@ from typing import Any
 from trackside.errors import ConfigError
 from trackside.profiling.ledger_text import part_name
 from trackside.runs import Run
-from trackside.testing.measured import RunOrReport, check_limit, last_report, open_measured
+from trackside.testing.assertion_inputs import RunOrReport, check_limit, last_report, open_measured
 from trackside.text import percent
 from trackside.trace import TraceReport
 

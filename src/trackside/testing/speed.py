@@ -13,7 +13,7 @@ import numpy as np
 
 from trackside.compare.comparison import SEED, parse_share
 from trackside.compare.sides import read_side
-from trackside.compare.step_time import StepSeries, StepTimeChange, compare_step_times
+from trackside.compare.undisturbed_step import StepSeries, StepTimeChange, compare_step_times
 from trackside.errors import ConfigError
 from trackside.files import write_atomically
 from trackside.runs import Run

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from trackside.trace.errors import TraceError
-from trackside.trace.files import find_trace_files, read_trace_file
+from trackside.errors import TraceError
+from trackside.trace.device_events import OpEvents, read_device_events
+from trackside.trace.executions import assign_steps, choose_step_program, find_markers, find_runs, measure_step_time
 from trackside.trace.gaps import DeviceTime, find_gaps
 from trackside.trace.hlo import HloModule, read_modules
-from trackside.trace.layouts import OpEvents, read_device_events
+from trackside.trace.op_summaries import OpTotals, summarise_ops, summarise_transfers
 from trackside.trace.ops import describe_ops, find_module
-from trackside.trace.report import TraceReport
-from trackside.trace.runs import assign_steps, choose_step_program, find_markers, find_runs, measure_step_time
-from trackside.trace.sharing import Segments, Timeline, self_segments, share_wall
-from trackside.trace.summaries import OpTotals, summarise_ops, summarise_transfers
+from trackside.trace.overlap import Segments, Timeline, self_segments, share_wall
 from trackside.trace.tables import DeviceRow, ProgramRow, RunTable, longest_first
+from trackside.trace.trace_files import find_trace_files, read_trace_file
+from trackside.trace.trace_report import TraceReport
 from trackside.trace.wire import WireError
 from trackside.trace.xspace import PS_PER_S, XSpace, read_xspace
 

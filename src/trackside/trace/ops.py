@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trackside.trace.categories import CONTROL_FLOW, categorise, categorise_by_name, is_collective, plain_opcode
+from trackside.trace.device_events import OpKey, Program
 from trackside.trace.hlo import Frame, HloModule, Instruction
-from trackside.trace.layouts import OpKey, Program
 from trackside.trace.scopes import OpName
 from trackside.trace.scopes import parse_op_name as parse_single_name
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trackside.errors import TraceError
 from trackside.trace import wire
-from trackside.trace.errors import TraceError
+from trackside.trace.device_events import OpKey, Program
 from trackside.trace.hlo import HloModule
-from trackside.trace.layouts import OpKey, Program
 from trackside.trace.ops import OpInfo, describe_ops
 from trackside.trace.wire import Span, WireError
 from trackside.trace.xspace import EventMetadata

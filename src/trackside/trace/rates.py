@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from trackside.trace.tables import NO_SCOPE
 
 if TYPE_CHECKING:
-    from trackside.trace.report import TraceReport
+    from trackside.trace.trace_report import TraceReport
 
 _MIN_SHARE = 0.01
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackside.trace.sharing import Segments, self_segments, share_wall
+from trackside.trace.overlap import Segments, self_segments, share_wall
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(0, 30)), min_size=1, max_size=25)
 

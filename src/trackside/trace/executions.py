@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from trackside.trace.device_events import HOST_PLANE, Device, OpEvents
 from trackside.trace.event_columns import MISSING
-from trackside.trace.layouts import HOST_PLANE, Device, OpEvents
 from trackside.trace.tables import StepMarker, StepTime
 from trackside.trace.xspace import PS_PER_S, XSpace
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.trace.synthetic import PlaneWriter, cpu_op, space
-from trackside.trace.layouts import Device, read_device_events
-from trackside.trace.runs import (
+from trackside.trace.device_events import Device, read_device_events
+from trackside.trace.executions import (
     Runs,
     Steps,
     assign_steps,

@@ -1,9 +1,10 @@
-"""Finding runs below a folder."""
+"""Runs found below a folder, and event files found in one."""
 
 from pathlib import Path
 
 from tests.runs.written import WrittenRun
 from trackside.runs import find_runs
+from trackside.runs.run_folders import event_files, process_index_of
 
 
 def test_runs_in_the_order_of_their_start(tmp_path: Path) -> None:
@@ -32,3 +33,18 @@ def test_runs_that_cannot_be_read(tmp_path: Path) -> None:
 def test_no_folder(tmp_path: Path) -> None:
     """Where there is no folder there are no runs."""
     assert find_runs(tmp_path / "missing") == []
+
+
+def test_files_of_a_folder(tmp_path: Path) -> None:
+    """Event files are found by their names, in the order of processes; other files are none."""
+    for name in (
+        "events-00010.jsonl",
+        "events-00002.jsonl",
+        "events-123456.jsonl",
+        "events-1.jsonl",
+        "events-00002.csv",
+    ):
+        (tmp_path / name).touch()
+    assert list(event_files(tmp_path)) == [2, 10, 123456]
+    assert process_index_of(Path("events-00007.jsonl")) == 7
+    assert process_index_of(Path("metrics.jsonl")) is None

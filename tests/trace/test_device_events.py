@@ -3,8 +3,8 @@
 import numpy as np
 
 from tests.trace.synthetic import PlaneWriter, cpu_op, space
+from trackside.trace.device_events import DeviceEvents, Program, read_device_events
 from trackside.trace.event_columns import MISSING
-from trackside.trace.layouts import DeviceEvents, Program, read_device_events
 from trackside.trace.xspace import read_xspace
 
 

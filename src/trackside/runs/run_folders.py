@@ -1,15 +1,29 @@
-"""Finding runs below a folder."""
+"""Which folders are runs, and which files in them are event files."""
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
 
-from trackside.runs.event_file import process_index_of
-
+_FILE_NAME = re.compile(r"events-(\d{5,})\.jsonl")
 _MAX_LINE_BYTES = 1 << 16
 _OWN_FOLDERS = frozenset({"checkpoints", "metrics", "tensorboard", "wandb"})
 """What a run keeps beside its event files: many files, and no runs."""
+
+
+def process_index_of(path: Path) -> int | None:
+    """Which process wrote a file, by its name; None for a file that is no event file."""
+    match = _FILE_NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def event_files(folder: Path) -> dict[int, Path]:
+    """The event files in a folder by process."""
+    if not folder.is_dir():
+        return {}
+    found = {index: path for path in folder.iterdir() if (index := process_index_of(path)) is not None}
+    return dict(sorted(found.items()))
 
 
 def find_runs(root: str | os.PathLike[str]) -> list[Path]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.compare.series import step_series
-from trackside.compare.step_time import StepSeries, StepTimeChange, compare_step_times, slowest_stretches
+from trackside.compare.undisturbed_step import StepSeries, StepTimeChange, compare_step_times, slowest_stretches
 
 
 def compare(before: StepSeries, after: StepSeries) -> StepTimeChange:

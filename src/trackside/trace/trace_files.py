@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trackside.trace.errors import TraceError
+from trackside.errors import TraceError
 
 SUFFIX = ".xplane.pb"
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.runs.written import WrittenRun
 from trackside.runs import StepTimes, open_run
-from trackside.runs.step_times import WARM_UP_STEPS
+from trackside.runs.logged_step_times import WARM_UP_STEPS
 
 
 def write_steps(run: WrittenRun, first: int, last: int) -> WrittenRun:

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from trackside.trace.errors import TraceError
-from trackside.trace.files import find_trace_files, read_trace_file
+from trackside.errors import TraceError
+from trackside.trace.trace_files import find_trace_files, read_trace_file
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from trackside.runs.legs import Leg
 from trackside.runs.metric_table import MetricTable
+from trackside.runs.run_legs import Leg
 
 WARM_UP_STEPS = 10
 """Caches are cold and clocks low in the first steps of a leg."""

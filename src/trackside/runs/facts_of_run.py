@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from trackside.findings import FactCollector, RunFacts
 from trackside.findings.facts import MAX_STEP_TIMES
+from trackside.runs.logged_step_times import StepTimes
 from trackside.runs.metric_table import MetricTable
 from trackside.runs.row_collector import RowCollector
-from trackside.runs.step_times import StepTimes
 
 
 def collect_facts(rows: RowCollector) -> RunFacts:

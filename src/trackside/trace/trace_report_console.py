@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from trackside.trace.rates import rate_under, step_rate
-from trackside.trace.report import TraceReport
 from trackside.trace.rollup import roll_up
 from trackside.trace.scopes import PHASES
 from trackside.trace.tables import NO_SCOPE
+from trackside.trace.trace_report import TraceReport
 
 _NUM_OPS = 8
 _NUM_SCOPES = 12

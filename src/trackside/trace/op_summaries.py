@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trackside.trace.layouts import OpEvents
+from trackside.trace.device_events import OpEvents
 from trackside.trace.ops import OpInfo
 from trackside.trace.tables import (
     NO_SCOPE,
