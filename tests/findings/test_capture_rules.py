@@ -65,10 +65,11 @@ def test_captures_are_pooled():
 
 
 @pytest.mark.parametrize("rule", [optimizer_share_high, recompute_share, low_coverage])
-def test_captures_that_failed_do_not_count(rule):
-    """A capture with an error, or without a report, is passed over."""
+def test_captures_without_tables_do_not_count(rule):
+    """A capture that failed, or whose tables cannot be read, is skipped."""
     bad = capture_row({"optimizer": 50.0, "recompute": 50.0}, resolved=0.1)
-    assert rule(captured({**bad, "error": "the disk is full"}, {**bad, "report": None})) is None
+    failed, damaged = {**bad, "report": None, "error": "the disk is full"}, {**bad, "report": {"scopes": 3}}
+    assert rule(captured(failed, damaged)) is None
 
 
 @pytest.mark.parametrize(("resolved", "is_found"), [(0.81, False), (0.8, False), (0.79, True)])

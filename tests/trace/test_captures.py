@@ -108,6 +108,15 @@ def test_events_are_those_that_jax_reads(linen_folder):
         assert [plane.text(each) for each in plane.events.stat("hlo_op").tolist()] == ops
 
 
+@pytest.mark.parametrize("name", ["linen_report", "sharded_report"])
+def test_reports_are_read_back_as_they_were(name, request):
+    """The report of a real trace, written as JSON and read again, is the same report."""
+    report = request.getfixturevalue(name)
+    again = TraceReport.from_dict(json.loads(json.dumps(report.to_dict())))
+    assert again == report
+    assert again.to_dict() == report.to_dict()
+
+
 def test_steps_of_the_window(linen_report):
     """The steps are those that were marked, each one execution."""
     assert linen_report.runs.step.tolist() == list(range(10, 10 + NUM_STEPS))

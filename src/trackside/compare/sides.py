@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from trackside.compare.traced_steps import TracedSteps, flops_by_scope, read_traced_steps, traced_steps_from_row
+from trackside.compare.traced_steps import TracedSteps, flops_by_scope, read_traced_steps, traced_steps_from_report
 from trackside.compare.undisturbed_step import MIN_WINDOW, StepSeries
 from trackside.errors import ConfigError
 from trackside.profiling.ledger import LedgerTotals
 from trackside.runs import MetricTable, Run, open_run
 from trackside.runs.run_folders import process_index_of
 from trackside.trace import TraceError
+from trackside.trace.capture_row import analysed_captures
 
 RunOrPath = Run | str | os.PathLike[str]
 
@@ -156,7 +157,7 @@ def _is_inside(run: Run) -> np.ndarray:
     times = run.step_times
     settled = [np.unique(run.metrics[mode].step) for mode in ("train_epoch", "val", "test") if mode in run.metrics]
     settled += [np.array([row["step"] for row in rows if row.get("step")]) for rows in (run.checkpoints, run.memory)]
-    settled += [np.array([row["first_step"] - 1, row["last_step"]]) for row in run.captures]
+    settled += [np.array([capture.first_step - 1, capture.last_step]) for capture in run.captures]
     moments = np.unique(np.concatenate([np.zeros(1), *settled]))
     # The last such moment before the end of each interval, and the first one from there on.
     after = np.searchsorted(moments, times.step, side="left")
@@ -168,15 +169,14 @@ def _is_inside(run: Run) -> np.ndarray:
 
 
 def _last_capture(run: Run) -> tuple[TracedSteps | None, list[str]]:
-    """The last capture that worked: from its trace, or from what the run wrote down of it where that is gone."""
-    rows = [row for row in run.captures if row.get("report")]
-    if not rows:
+    """The last capture that worked: from its trace, or from the tables that the run kept if the trace is gone."""
+    analysed = analysed_captures(run.captures)
+    if not analysed:
         return None, []
-    row = rows[-1]
-    told = traced_steps_from_row(row)
+    capture, report = analysed[-1]
     try:
-        trace = read_traced_steps(row["path"], program=row["report"].get("step_program"), marked_only=True)
+        trace = read_traced_steps(capture.path, program=report.step_program, marked_only=True)
     except TraceError as error:
-        return told, [f"its capture is known by its tables only, without intervals ({error})"]
-    flops = flops_by_scope(row["report"])
-    return TracedSteps(**{**vars(trace), "flops": flops}), []
+        kept = traced_steps_from_report(report, capture.path)
+        return kept, [f"only the tables of its capture are left, which give no intervals ({error})"]
+    return replace(trace, flops=flops_by_scope(report)), []

@@ -1,10 +1,10 @@
 """Rules on captures: what the device's time goes into, by phase of the step. Captures of a run are pooled."""
 
-from typing import Any
-
 from trackside.findings.facts import RunFacts
 from trackside.findings.finding import Finding
 from trackside.text import percent
+from trackside.trace.capture_row import analysed_captures
+from trackside.trace.trace_report import TraceReport
 
 MIN_CAPTURED_STEPS = 5
 """Shares of single steps vary by a third."""
@@ -60,9 +60,9 @@ def recompute_share(facts: RunFacts) -> Finding | None:
 
 def low_coverage(facts: RunFacts) -> Finding | None:
     """The captures do not say where much of the device's time comes from."""
-    coverages = [report["coverage"] for report in _reports(facts)]
-    busy_s = sum(coverage["busy_s"] for coverage in coverages)
-    resolved_s = sum(coverage["resolved_s"] for coverage in coverages)
+    coverages = [report.coverage for report in _reports(facts)]
+    busy_s = sum(coverage.busy_s for coverage in coverages)
+    resolved_s = sum(coverage.resolved_s for coverage in coverages)
     if not busy_s or resolved_s / busy_s >= MIN_RESOLVED:
         return None
     unattributed = 1 - resolved_s / busy_s
@@ -78,18 +78,15 @@ def low_coverage(facts: RunFacts) -> Finding | None:
     )
 
 
-def _reports(facts: RunFacts) -> list[dict[str, Any]]:
-    return [capture["report"] for capture in facts.captures if capture.get("report") and not capture.get("error")]
+def _reports(facts: RunFacts) -> list[TraceReport]:
+    return [report for _, report in analysed_captures(facts.captures)]
 
 
 def _phase_share(facts: RunFacts, phase: str) -> tuple[float, float, int]:
     """A phase's share of the device's time, its seconds per step, and the steps that this is of; 0 with too few."""
-    phases: dict[str, float] = {}
-    num_steps = 0
-    for report in _reports(facts):
-        num_steps += report["num_steps"] or 0
-        for name, busy_s in report["phases"].items():
-            phases[name] = phases.get(name, 0.0) + busy_s
-    if num_steps < MIN_CAPTURED_STEPS or not phases.get(phase):
+    reports = _reports(facts)
+    num_steps = sum(report.num_steps or 0 for report in reports)
+    phase_s = sum(report.phases.get(phase, 0.0) for report in reports)
+    if num_steps < MIN_CAPTURED_STEPS or not phase_s:
         return 0.0, 0.0, num_steps
-    return phases[phase] / sum(phases.values()), phases[phase] / num_steps, num_steps
+    return phase_s / sum(sum(report.phases.values()) for report in reports), phase_s / num_steps, num_steps

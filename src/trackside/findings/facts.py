@@ -2,11 +2,12 @@
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trackside.profiling.ledger import CHECKPOINTING, COMPILE, VALIDATION, LedgerTotals
+from trackside.trace.capture_row import CaptureRow
 
 # Nothing grows with the run: what is older than this many rows of a kind no longer counts.
 MAX_STEP_TIMES = 4096
@@ -49,7 +50,7 @@ class RunFacts:
     """The epochs that are over."""
     compiles: list[dict[str, Any]] = field(default_factory=list)
     """The rows `compile`, but for those of single operations and of the trainer's set-up."""
-    captures: list[dict[str, Any]] = field(default_factory=list)
+    captures: Sequence[Mapping[str, Any]] = field(default_factory=list)
     """The rows `capture`; `report` is what `TraceReport.to_dict` gives."""
     leaks: list[dict[str, Any]] = field(default_factory=list)
     """The rows `memory_leak`."""
@@ -88,7 +89,7 @@ class FactCollector:
         self._step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._epochs: dict[int, EpochFacts] = {}
         self._compiles: deque[dict[str, Any]] = deque(maxlen=MAX_COMPILES)
-        self._captures: deque[dict[str, Any]] = deque(maxlen=MAX_CAPTURES)
+        self._captures: deque[CaptureRow] = deque(maxlen=MAX_CAPTURES)
         self._leaks: deque[dict[str, Any]] = deque(maxlen=MAX_LEAKS)
         self._timers: dict[str, dict[str, Any]] = {}
         self._log_every_n_steps: int | None = None
@@ -99,7 +100,7 @@ class FactCollector:
             "ledger": self._add_ledger,
             "metrics": self._add_metrics,
             "compile": self._add_compile,
-            "capture": lambda row: self._captures.append(dict(row)),
+            "capture": lambda row: self._captures.append(CaptureRow.of(row)),
             "memory_leak": lambda row: self._leaks.append(dict(row)),
             "profiling": self._add_timers,
             "between_epochs": self._add_pause,

@@ -13,7 +13,7 @@ from trackside.findings import SEVERITIES, Finding, find
 from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import part_name
 from trackside.run_layout import CONFIG_FILE_NAME, event_file_name
-from trackside.runs.capture_paths import locate_capture
+from trackside.runs.captures import locate_capture
 from trackside.runs.facts_of_run import collect_facts, facts_for_rules
 from trackside.runs.frames import frame_of
 from trackside.runs.host_collector import HostCollector
@@ -28,6 +28,7 @@ from trackside.runs.run_folders import event_files, process_index_of
 from trackside.runs.run_legs import Leg, legs_of
 from trackside.runs.run_status import DEAD, RUNNING, UNKNOWN, is_held, status_of
 from trackside.text import count, percent
+from trackside.trace.capture_row import CaptureRow
 
 _MAX_NAMED_FILES = 3
 
@@ -196,8 +197,8 @@ class Run:
         return list(self._rows.events("compile"))
 
     @cached_property
-    def captures(self) -> list[dict[str, Any]]:
-        """The rows `capture`, with the path at which each lies now."""
+    def captures(self) -> list[CaptureRow]:
+        """The rows `capture`, with the path at which each is now. Their fields are attributes too: `row.report`."""
         return [locate_capture(row, self.path) for row in self._rows.events("capture")]
 
     @cached_property

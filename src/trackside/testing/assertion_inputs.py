@@ -1,14 +1,13 @@
 """What the assertions look at: a run by its path or opened, or the report of a captured function."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from trackside.compare.sides import is_run
 from trackside.errors import ConfigError
 from trackside.runs import Run, open_run
 from trackside.trace import TraceReport, analyse_trace
+from trackside.trace.capture_row import analysed_captures
 
 RunOrReport = Run | TraceReport | str | os.PathLike[str]
 
@@ -26,16 +25,16 @@ def open_measured(measured: RunOrReport) -> Run | TraceReport:
     return open_run(path) if is_run(path) or not path.exists() else analyse_trace(path)
 
 
-def last_report(run: Run) -> Mapping[str, Any]:
-    """The tables of a run's last capture, as plain values.
+def last_report(run: Run) -> TraceReport:
+    """The tables of a run's last capture.
 
     Raises:
         ConfigError: It has none.
     """
-    reports = [row["report"] for row in run.captures if row.get("report")]
-    if not reports:
+    captures = analysed_captures(run.captures)
+    if not captures:
         raise ConfigError(f"{run.path}: the run has no capture; train with a JaxProfilerConfig or ProfilingConfig")
-    return reports[-1]
+    return captures[-1][1]
 
 
 def check_limit(name: str, value: float, largest: float = float("inf")) -> None:

@@ -1,8 +1,5 @@
 """Assertions on where the time goes: how long the device idles, and what a scope takes."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 from trackside.errors import ConfigError
 from trackside.profiling.ledger_text import part_name
 from trackside.runs import Run
@@ -68,22 +65,21 @@ def assert_scope_share(measured: RunOrReport, scope: str, max_share: float, *, p
     """
     check_limit("max_share", max_share, 1.0)
     source = open_measured(measured)
-    report = last_report(source) if isinstance(source, Run) else source.to_dict()
-    rows: Iterable[Mapping[str, Any]] = report["scopes"]["rows"]
-    under = [row for row in rows if _lies_under(row["scope"], scope) and phase in (None, row["phase"])]
+    rows = (last_report(source) if isinstance(source, Run) else source).scopes.rows
+    under = [row for row in rows if _is_under(row.scope, scope) and phase in (None, row.phase)]
     if not under:
-        known = ", ".join(dict.fromkeys(row["scope"] for row in rows)) or "none"
+        known = ", ".join(dict.fromkeys(row.scope for row in rows)) or "none"
         of_phase = f" in the phase {phase!r}" if phase else ""
         raise ConfigError(f"scope: there is no {scope!r}{of_phase}; scopes are {known}")
-    share = sum(row["share"] for row in under)
+    share = sum(row.share for row in under)
     if share > max_share:
-        largest = sorted(under, key=lambda row: -row["share"])[:_NUM_LISTED]
-        listed = ", ".join(f"{row['scope']} ({row['phase']}) {percent(row['share'])}" for row in largest)
+        largest = sorted(under, key=lambda row: -row.share)[:_NUM_LISTED]
+        listed = ", ".join(f"{row.scope} ({row.phase}) {percent(row.share)}" for row in largest)
         raise AssertionError(
             f"{scope} took {percent(share)} of the device's busy time, at most {percent(max_share)} expected: {listed}"
         )
 
 
-def _lies_under(path: str, scope: str) -> bool:
+def _is_under(path: str, scope: str) -> bool:
     """Whether a path is the scope or lies under it, the scope given in full or by its end."""
     return f"/{scope.strip('/')}/" in f"/{path}/"

@@ -49,17 +49,40 @@ def analyse_trace(
     Raises:
         TraceError: If there is no such file or program, or the file is empty, truncated, damaged or of another kind.
     """
+    return read_analysis(source, program=program, step_name=step_name, marked_only=marked_only).report
+
+
+def read_analysis(
+    source: str | Path | bytes,
+    *,
+    program: str | None = None,
+    step_name: str = "train",
+    marked_only: bool = False,
+) -> "Analysis":
+    """Read a captured window as `analyse_trace` does, and keep what its tables were added up from.
+
+    Args:
+        source: See `analyse_trace`.
+        program: See `analyse_trace`.
+        step_name: See `analyse_trace`.
+        marked_only: See `analyse_trace`.
+
+    Raises:
+        TraceError: See `analyse_trace`.
+    """
     files = [] if isinstance(source, bytes) else find_trace_files(Path(source))
     names = [str(file) for file in files] or ["the given bytes"]
     contents = [source] if isinstance(source, bytes) else (read_trace_file(file) for file in files)
-    spaces = [read_space(data, name) for data, name in zip(contents, names, strict=True)]
+    spaces = [_read_space(data, name) for data, name in zip(contents, names, strict=True)]
     try:
-        return Analysis(spaces, program, step_name, marked_only).report(tuple(str(file) for file in files))
-    except WireError as error:  # metadata and programs are decoded only where they are needed
+        analysis = Analysis(spaces, tuple(map(str, files)), program, step_name, marked_only)
+        _ = analysis.report  # metadata and programs are decoded only where they are needed: now
+    except WireError as error:
         raise TraceError(f"{', '.join(names)}: is damaged ({error}). {_ADVICE}") from error
+    return analysis
 
 
-def read_space(data: bytes, name: str) -> XSpace:
+def _read_space(data: bytes, name: str) -> XSpace:
     """Read one file of a trace.
 
     Args:
@@ -85,6 +108,7 @@ class Analysis:
     """The steps from events to tables. Each is computed once, from those above it."""
 
     spaces: Sequence[XSpace]
+    files: tuple[str, ...]
     program: str | None
     step_name: str
     marked_only: bool
@@ -108,13 +132,14 @@ class Analysis:
         self.totals = self._sum_ops()
         self.coverage = self.totals.coverage()
 
-    def report(self, files: tuple[str, ...]) -> TraceReport:
-        """All tables of it."""
+    @cached_property
+    def report(self) -> TraceReport:
+        """All its tables."""
         tables = summarise_ops(self.totals)
         devices = self._device_times()
         notes = [note for space in self.spaces for note in space.errors + space.warnings]
         return TraceReport(
-            files=files,
+            files=self.files,
             size_bytes=sum(space.num_bytes for space in self.spaces),
             num_events=sum(space.num_events for space in self.spaces),
             devices=tuple(_device_row(device) for device in devices),

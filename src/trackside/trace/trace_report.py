@@ -2,9 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+import numpy as np
+
+from trackside.errors import TraceError
+from trackside.trace.flop_table import FlopTable
 from trackside.trace.hlo import HloModule
+from trackside.trace.peak_memory import PeakMemory
 from trackside.trace.rates import achieved_rates, step_rate
 from trackside.trace.scopes import PHASES
 from trackside.trace.tables import (
@@ -24,10 +30,6 @@ from trackside.trace.tables import (
     TransferRow,
 )
 
-if TYPE_CHECKING:
-    from trackside.trace.flops import FlopTable
-    from trackside.trace.peak_memory import PeakMemory
-
 FORMAT = "trackside.trace/1"
 
 
@@ -35,39 +37,45 @@ FORMAT = "trackside.trace/1"
 class TraceReport:
     """What a captured window says."""
 
-    files: tuple[str, ...]
+    files: tuple[str, ...] = ()
     """The files that were read, one per host; empty for bytes."""
-    size_bytes: int
-    num_events: int
-    devices: tuple[DeviceRow, ...]
-    programs: tuple[ProgramRow, ...]
-    """All programs that ran, also those that the tables leave out."""
-    step_program: str | None
-    """The program that makes the steps; None where no execution could be told."""
-    num_steps: int | None
-    """The steps in the window; None where no execution could be told."""
-    step_time: StepTime | None
-    """None where fewer than two executions of the step program were recorded."""
-    markers: tuple[StepMarker, ...]
-    runs: RunTable
-    scopes: Table[ScopeRow]
-    ops: Table[OpRow]
-    categories: Table[CategoryRow]
-    sources: Table[SourceRow]
-    """Source lines of the user's; what comes from none is not in it, and the rows' shares say how much that is."""
-    collectives: Table[CollectiveRow]
-    transfers: tuple[TransferRow, ...]
-    gaps: GapTable
-    coverage: Coverage
-    missing: list[str]
+    size_bytes: int = 0
+    num_events: int = 0
+    devices: tuple[DeviceRow, ...] = ()
+    programs: tuple[ProgramRow, ...] = ()
+    """All programs that ran, including those that the tables leave out."""
+    step_program: str | None = None
+    """The program that makes the steps; None if no execution was recognised."""
+    num_steps: int | None = None
+    """The steps in the window; None if no execution was recognised."""
+    step_time: StepTime | None = None
+    """None if fewer than two executions of the step program were recorded."""
+    markers: tuple[StepMarker, ...] = ()
+    """The step markers of the window, in time."""
+    runs: RunTable = field(default_factory=RunTable)
+    scopes: Table[ScopeRow] = field(default_factory=Table)
+    ops: Table[OpRow] = field(default_factory=Table)
+    categories: Table[CategoryRow] = field(default_factory=Table)
+    sources: Table[SourceRow] = field(default_factory=Table)
+    """Lines of the user's source. What comes from none is left out, and the rows' shares show how much that is."""
+    collectives: Table[CollectiveRow] = field(default_factory=Table)
+    transfers: tuple[TransferRow, ...] = ()
+    gaps: GapTable = field(default_factory=GapTable)
+    coverage: Coverage = field(default_factory=Coverage)
+    missing: list[str] = field(default_factory=list)
     """What the trace lacks. The figures that would need it are absent, not zero."""
-    warnings: list[str]
-    modules: Mapping[str, HloModule] = field(default_factory=dict, repr=False)
-    """The HLO of the programs that ran, by name."""
-    flops: "FlopTable | None" = None
+    warnings: list[str] = field(default_factory=list)
+    modules: Mapping[str, HloModule] = field(default_factory=dict, repr=False, compare=False)
+    """The HLO of the programs that ran, by name; not among the plain values, and empty in a report read back."""
+    flops: FlopTable | None = None
     """FLOPs by scope, once added with `dataclasses.replace`."""
-    peak_memory: "PeakMemory | None" = None
+    peak_memory: PeakMemory | None = None
     """Peak memory by scope, once added with `dataclasses.replace`."""
+
+    @property
+    def num_devices(self) -> int:
+        """The devices that ran something in the window."""
+        return sum(device.window_s > 0 for device in self.devices)
 
     @property
     def device_busy(self) -> float | None:
@@ -83,8 +91,8 @@ class TraceReport:
 
     def per_step(self, busy_s: float) -> float | None:
         """A time in the tables as seconds per step and device; None where the steps are not known."""
-        num_devices = sum(device.window_s > 0 for device in self.devices)
-        return busy_s / (self.num_steps * num_devices) if self.num_steps and num_devices else None
+        num_parts = (self.num_steps or 0) * self.num_devices
+        return busy_s / num_parts if num_parts else None
 
     def scalars(self) -> dict[str, float]:
         """The figures for a logger. What the trace does not tell is left out."""
@@ -135,7 +143,43 @@ class TraceReport:
             "scalars": self.scalars(),
         }
 
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "TraceReport":
+        """The inverse of `to_dict`: the same report, without `modules`.
+
+        Args:
+            plain: What `to_dict` gave, from JSON or not. A field that an earlier version did not write yet gets its
+                default; figures that follow from the tables are computed again.
+
+        Raises:
+            TraceError: It is no report, is of a newer format, or a field has a value of the wrong type. The message
+                names the field.
+        """
+        if not isinstance(plain, Mapping):
+            raise TraceError(f"report: expected what TraceReport.to_dict() gave; got {type(plain).__name__}")
+        given = str(plain.get("format", FORMAT))
+        if given != FORMAT:
+            raise TraceError(
+                f"report: its format is {given!r}; this trackside reads {FORMAT!r}. Use a newer trackside."
+            )
+        # What follows from the tables, and what cannot be read back, is not looked at.
+        fields = {name: value for name, value in plain.items() if name in _PLAIN_FIELDS and value is not None}
+        try:
+            return msgspec.convert(fields, cls, dec_hook=_read_column)
+        except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+            raise TraceError(f"report: it was damaged, or not written by TraceReport.to_dict() ({error})") from error
+
+
+_PLAIN_FIELDS = frozenset(TraceReport.__dataclass_fields__) - {"modules"}
+
+
+def _read_column(kind: type, value: Any) -> Any:
+    """A column of a table; `RunTable` gives it its type."""
+    if kind is np.ndarray and isinstance(value, list):
+        return np.array(value)
+    raise ValueError(f"a column must be a list, and this is {type(value).__name__}")
+
 
 def step_markers(report: TraceReport) -> tuple[StepMarker, ...]:
-    """The step markers of a window, in time."""
+    """The step markers of a window, in time: `report.markers`."""
     return report.markers
