@@ -123,7 +123,7 @@ def test_a_run_whose_trace_is_gone_is_compared_by_its_tables(measured_run: Path,
     comparison = compare_runs(moved, moved)
     assert comparison.scopes
     assert all(one.low is None for one in comparison.scopes)
-    assert any("tables only" in note for note in comparison.notes)
+    assert any("only the tables" in note for note in comparison.notes)
 
 
 def test_traces_are_compared(step_capture: Path, tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ from trackside.runs.event_file import EventFile, split_lines
 LINES = st.lists(
     st.one_of(
         st.sampled_from(
-            [b"", b'{"kind":"metrics",', b'{"kind":"metrics","t":1}', b'{"kind":"metrics', b'{"kind":"leg"}']
+            [
+                b"",
+                b'{"kind":"metrics",',
+                b'{"kind":"metrics","t":1}',
+                b'{"kind":"metrics","mode":"train_epoch"}',
+                b'{"kind":"metrics',
+                b'{"kind":"leg"}',
+            ]
         ),
         st.binary(max_size=20).map(lambda text: text.replace(b"\n", b" ")),
     ),
@@ -49,13 +56,15 @@ def test_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_b
 @settings(max_examples=200, deadline=None)
 @given(lines=LINES)
 def test_lines_are_those_of_the_block(lines: list[bytes]) -> None:
-    """Each line that is not empty is found, and those that begin like metrics and go on are marked."""
+    """Each line that is not empty is found; those that begin like metrics are marked, except those of an epoch."""
     block = b"".join(line + b"\n" for line in lines)
     found = split_lines(block)
     expected = [line for line in lines if line]
     assert [block[start:end] for start, end in zip(found.starts, found.ends, strict=True)] == expected
     prefix = b'{"kind":"metrics",'
-    assert found.is_metrics.tolist() == [line.startswith(prefix) and len(line) > len(prefix) for line in expected]
+    assert found.is_metrics.tolist() == [
+        line.startswith(prefix) and len(line) > len(prefix) and b"train_epoch" not in line for line in expected
+    ]
 
 
 def test_torn_rows_of_metrics() -> None:

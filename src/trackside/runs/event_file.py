@@ -1,6 +1,7 @@
 """One event file: its blocks of whole lines, read as far as it is written and later from there on, and their lines."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,9 @@ BLOCK_BYTES = 1 << 20
 
 _METRICS_ROW = np.frombuffer(b'{"kind":"metrics",', np.uint8)
 """What a row of metrics begins with."""
+EPOCH_MODE = "train_epoch"
+"""The metrics of a whole epoch of training: few rows, whose place among the others matters."""
+_EPOCH_ROW = re.compile(rb'"mode":"%b"' % EPOCH_MODE.encode())
 _NEWLINE, _CLOSING_BRACE = ord("\n"), ord("}")
 
 
@@ -97,7 +101,7 @@ class Lines(NamedTuple):
     ends: np.ndarray
     """Where the line's end lies, which is not part of it."""
     is_metrics: np.ndarray
-    """Whether it begins like a row of metrics."""
+    """Whether it begins like a row of metrics, and is not of an epoch."""
 
     def num_torn_metrics(self, block: bytes | memoryview) -> int:
         """How many rows of metrics do not end like a row."""
@@ -119,4 +123,6 @@ def split_lines(block: bytes | memoryview) -> Lines:
     is_metrics = ends - starts > len(_METRICS_ROW)
     beginnings = buffer[starts[is_metrics, None] + np.arange(len(_METRICS_ROW))]
     is_metrics[is_metrics] = (beginnings == _METRICS_ROW).all(axis=1)
+    of_epochs = [match.start() for match in _EPOCH_ROW.finditer(block)]
+    is_metrics[np.searchsorted(starts, of_epochs, side="right") - 1] = False
     return Lines(starts, ends, is_metrics)

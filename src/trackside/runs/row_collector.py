@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trackside.runs.event_file import split_lines
+from trackside.runs.event_file import EPOCH_MODE, split_lines
 from trackside.runs.metric_decoder import MetricDecoder
 from trackside.runs.metric_store import MetricStore
 from trackside.runs.row_reader import RowReader
@@ -23,7 +23,7 @@ class RowCollector(RowReader):
     """Keeps all rows.
 
     Attributes:
-        rows: All rows but those of metrics, in order.
+        rows: All rows in order, except metrics; those of an epoch of training, which facts are made of, are kept.
         metrics: The metrics by mode.
         before_legs: For each row `leg`, the last step and time that were known before its process; a time may be None.
         cut_step: The lowest step from which a leg went on; None where no leg began.
@@ -66,6 +66,8 @@ class RowCollector(RowReader):
                 raise KeyError(name)
         if row["kind"] == "metrics":
             self._decoder.add_row(row)
+            if row["mode"] == EPOCH_MODE:
+                self.rows.append(row)
             return
         if row["kind"] == "format":  # another process opens the file, and takes its time until it trains
             self._before_opening = (self.step, self.ended_at)

@@ -9,12 +9,12 @@ from typing import Any
 
 from trackside.errors import EventFileError, RunError
 from trackside.events import read_events
-from trackside.findings import SEVERITIES, Finding, find
+from trackside.findings import SEVERITIES, Finding, RunFacts, find
 from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import part_name
 from trackside.run_layout import CONFIG_FILE_NAME, event_file_name
 from trackside.runs.captures import locate_capture
-from trackside.runs.facts_of_run import collect_facts, facts_for_rules
+from trackside.runs.facts_of_run import facts_of_rows, with_step_time
 from trackside.runs.frames import frame_of
 from trackside.runs.host_collector import HostCollector
 from trackside.runs.host_findings import find_in_hosts
@@ -173,7 +173,12 @@ class Run:
     @cached_property
     def ledger(self) -> LedgerTotals | None:
         """Where the time of the first process went, over all legs; None where that was not written."""
-        return collect_facts(self._rows).ledger
+        return self._facts.ledger
+
+    @cached_property
+    def facts(self) -> RunFacts:
+        """What the rules judge, over all legs: `find(run.facts, (*RULES, my_rule))` asks your own rule too."""
+        return with_step_time(self._facts, self.step_times)
 
     @cached_property
     def legs(self) -> list[Leg]:
@@ -225,15 +230,13 @@ class Run:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """The verdicts, the most severe first: as the finished run told them, or else as they are by now.
+        """The verdicts on all legs, the most severe first, from the same facts as `ledger`.
 
         With several processes, those that stand out are found here, from the files of all.
         """
-        if self.is_finished:
-            found = list(_told_findings(self._rows))
-        else:
-            found = find(facts_for_rules(self._rows, self.metrics, self.step_times))
-        found += find_in_hosts(self.hosts)
+        # A run without a ledger, as of a loop with timers only, may know more than its rows.
+        reported = [] if self.ledger is not None else list(_reported_findings(self._rows))
+        found = [*(reported or find(self.facts)), *find_in_hosts(self.hosts)]
         return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
     @cached_property
@@ -320,6 +323,10 @@ class Run:
         parts = sorted(shares.items(), key=lambda part: -part[1])
         return html_run(self.name, facts, parts, self.findings, self.problems)
 
+    @cached_property
+    def _facts(self) -> RunFacts:
+        return facts_of_rows(self._rows)
+
     @property
     def _first(self) -> ProcessFile:
         """The first process of which there is anything, or else the first."""
@@ -341,8 +348,8 @@ class Run:
         return "; the configuration was read from the event file" if self.config else ""
 
 
-def _told_findings(rows: RowCollector) -> Iterator[Finding]:
-    """The findings of the last leg, as it told them at its end."""
+def _reported_findings(rows: RowCollector) -> Iterator[Finding]:
+    """The findings of the last leg, as it reported them at its end."""
     last_leg: list[dict[str, Any]] = []
     for row in rows.events("leg", "finding"):
         last_leg = [] if row["kind"] == "leg" else [*last_leg, row]
