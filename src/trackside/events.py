@@ -18,13 +18,11 @@ import msgspec
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import EventFileError
 from trackside.run_layout import event_file_name
+from trackside.text import NON_FINITE
 
 LOGGER = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-
-# JSON has no word for these; a metrics row spells them as strings.
-_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class _MetricsRow(msgspec.Struct, tag_field="kind", tag="metrics", gc=False):
@@ -194,7 +192,7 @@ class EventLog(Iterator[dict[str, Any]]):
             values = row["values"]
             for name, value in values.items():
                 if isinstance(value, str):
-                    values[name] = _NON_FINITE.get(value, value)
+                    values[name] = NON_FINITE.get(value, value)
         elif row["kind"] == "format" and isinstance(version := row.get("version"), int) and version > FORMAT_VERSION:
             raise EventFileError(
                 f"The event file {str(self.path)!r} has format version {version}; this trackside reads up to "

@@ -20,7 +20,7 @@ def test_it_says_what_matters():
     text = shown(cpu_space())
     for expected in (
         "jit_step, 2 steps on 1 device",
-        "mean 0.0002 ms",
+        "mean 0.2 us",
         "76.5 %",
         "loss/Net/Dense_0",
         "dot.2",

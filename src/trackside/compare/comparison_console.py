@@ -1,6 +1,5 @@
 """A comparison for the console, within 80 columns: the verdict, what changed, then where."""
 
-import textwrap
 from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
@@ -10,7 +9,7 @@ from rich.text import Text
 from trackside.compare.comparison import Comparison
 from trackside.compare.difference import Difference
 from trackside.profiling.ledger_text import part_name
-from trackside.text import count, num_bytes, percent, seconds, without_controls
+from trackside.text import count, num_bytes, percent, seconds, tail, without_controls, wrap
 
 _STYLES = {"slower": "bold red", "faster": "bold green", "no difference": "bold", "cannot tell": "bold yellow"}
 _NUM_CAUSES = 8
@@ -120,7 +119,7 @@ def _table(differences: Sequence[Difference], name_of: Callable[[str], str], wid
     for name, size in figures:
         table.add_column(name, justify="right", width=size, no_wrap=True)
     for one in differences:
-        cells = [_tail(_name(one, name_of), name_width), *([one.phase] if has_phase else [])]
+        cells = [tail(_name(one, name_of), name_width), *([one.phase] if has_phase else [])]
         cells += [_value(one, one.before), _value(one, one.after), _change(one), _interval(one)]
         table.add_row(*map(Text, cells))  # a text as it is: in a plain string, rich would read brackets as markup
     return table
@@ -161,11 +160,5 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.1f} %"
 
 
-def _tail(text: str, width: int) -> str:
-    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
-
-
 def _wrapped(text: str, width: int, style: str = "") -> Text:
-    unbroken = without_controls(text).replace(" %", "\xa0%")
-    lines = textwrap.wrap(unbroken, width, subsequent_indent=_MARGIN, break_on_hyphens=False, break_long_words=True)
-    return Text("\n".join(lines).replace("\xa0", " "), style=style)
+    return Text("\n".join(wrap(without_controls(text), width, _MARGIN)), style=style)

@@ -7,7 +7,7 @@ from typing import Any
 from trackside.compare.difference import Cause
 from trackside.compare.sides import Side
 from trackside.findings.compile_rules import compile_time_s
-from trackside.text import count
+from trackside.text import count, head
 
 MIN_BATCH_CHANGE = 0.01
 # Where a run is written to and what it is called has no part in how fast it is.
@@ -107,8 +107,7 @@ def flat_config(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+    return head(str(value), _MAX_TEXT)
 
 
 def _changed_environment(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Cause]:

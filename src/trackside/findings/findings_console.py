@@ -1,12 +1,11 @@
 """Findings for the console: the verdict first, then the evidence and what to do."""
 
-import textwrap
 from collections.abc import Sequence
 
 from rich.text import Text
 
 from trackside.findings.finding import SEVERITIES, Finding
-from trackside.text import count, evidence_value
+from trackside.text import count, evidence_value, wrap
 
 _STYLES = {"severe": "bold red", "warning": "yellow", "info": "cyan"}
 _MARGIN = " " * 9
@@ -53,7 +52,5 @@ def _evidence(finding: Finding) -> str:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """The text in lines that fit beside the margin, which all but the first begin with."""
-    unbroken = text.replace(" %", f"{_UNBROKEN}%")
-    lines = textwrap.wrap(unbroken, max(width - len(_MARGIN), 20), break_on_hyphens=False)
-    return f"\n{_MARGIN}".join(lines).replace(_UNBROKEN, " ")
+    """The text in lines that fit next to the margin, with which all but the first begin."""
+    return f"\n{_MARGIN}".join(wrap(text, width - len(_MARGIN)))

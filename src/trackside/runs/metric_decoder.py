@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from trackside.runs.metric_store import MISSING, MetricStore
+from trackside.text import NON_FINITE
 
-_NON_FINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
 _get_step, _get_epoch, _get_t, _get_values = (attrgetter(name) for name in ("step", "epoch", "t", "values"))
 _decode_any = msgspec.json.Decoder().decode
 
@@ -127,5 +127,5 @@ def _to_columns(rows: list[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
 def _number(value: Any) -> float:
     """A value as a number; NaN for what is none."""
     if isinstance(value, str):
-        return _NON_FINITE.get(value, np.nan)
+        return NON_FINITE.get(value, np.nan)
     return float(value) if isinstance(value, int | float) else np.nan

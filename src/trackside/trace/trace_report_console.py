@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trackside.text import count, head, num_bytes, seconds, tail, with_prefix
 from trackside.trace.rates import rate_under, step_rate
 from trackside.trace.rollup import roll_up
 from trackside.trace.scopes import PHASES
@@ -40,33 +41,32 @@ def _figures(report: TraceReport) -> Table:
 
 
 def _figure_rows(report: TraceReport) -> Iterable[tuple[str, str]]:
-    steps = "" if report.num_steps is None else f", {_count(report.num_steps, 'step')}"
-    devices = sum(device.window_s > 0 for device in report.devices)
-    yield "Window", f"{report.step_program or 'unknown program'}{steps} on {_count(devices, 'device')}"
+    steps = "" if report.num_steps is None else f", {count(report.num_steps, 'step')}"
+    yield "Window", f"{report.step_program or 'unknown program'}{steps} on {count(report.num_devices, 'device')}"
     if report.step_time is None:
         yield "Step time", "not known: fewer than two executions"
     else:
         time = report.step_time
-        yield "Step time", f"mean {_ms(time.mean_s)}, median {_ms(time.median_s)}, p95 {_ms(time.p95_s)}"
+        yield "Step time", f"mean {seconds(time.mean_s)}, median {seconds(time.median_s)}, p95 {seconds(time.p95_s)}"
     if report.device_busy is None:
         yield "Device busy", "not known"
     else:
         between, inside = report.gaps.rows
-        idle = f"idle between runs {_ms(between.total_s)}, inside {_ms(inside.total_s)}"
+        idle = f"idle between runs {seconds(between.total_s)}, inside {seconds(inside.total_s)}"
         yield "Device busy", f"{_percent(report.device_busy)} ({idle} in all)"
     gap = next(iter(report.gaps.largest), None)
     if gap is not None:
         doing = f", host: {gap.host_activity}" if gap.host_activity else ""
-        yield "Largest gap", f"{_ms(gap.duration_s)} {gap.kind}{doing}"
+        yield "Largest gap", f"{seconds(gap.duration_s)} {gap.kind}{doing}"
     rate = step_rate(report)
     if report.flops is not None and rate is not None:
         bound = "at least " if report.flops.is_lower_bound else ""
-        yield "FLOPs", f"{bound}{_count_of(report.flops.flops)}FLOP per step, {_count_of(rate)}FLOP/s"
+        yield "FLOPs", f"{bound}{with_prefix(report.flops.flops, 'FLOP')} per step, {with_prefix(rate, 'FLOP/s')}"
     memory = report.peak_memory
     if memory is not None and memory.peak_temporary_bytes is not None:
         where = f" in {'/'.join(memory.peak_scope)}" if memory.peak_scope else ""
-        held = f"{_count_of(memory.peak_temporary_bytes)}B of temporaries{where} ({memory.peak_phase})"
-        yield "Peak memory", f"{held}, arguments {_count_of(memory.parameter_bytes)}B"
+        held = f"{num_bytes(memory.peak_temporary_bytes)} of temporaries{where} ({memory.peak_phase})"
+        yield "Peak memory", f"{held}, arguments {num_bytes(memory.parameter_bytes)}"
     yield "Coverage", _coverage_text(report)
 
 
@@ -103,7 +103,7 @@ def _scope_table(report: TraceReport, width: int) -> Table:
         shown = "" if per_step is None else f"{per_step * 1e3:.3f}"
         rate = rate_under(report, scope, total) if with_rates else None
         rates = ["" if rate is None else f"{rate / 1e9:.3g}"] if with_rates else []
-        _add_row(table, _tail(scope, name_width), *cells, _percent(total), shown, *rates)
+        _add_row(table, tail(scope, name_width), *cells, _percent(total), shown, *rates)
     return table
 
 
@@ -117,8 +117,8 @@ def _op_table(report: TraceReport, width: int) -> Table:
     table.add_column("busy", justify="right", width=7)
     for row in report.ops.rows[:_NUM_OPS]:
         scope = "" if row.scope == NO_SCOPE else row.scope
-        scope = _tail(scope, width - name_width - 36)
-        _add_row(table, _head(row.op, name_width), row.category, scope, row.phase, _percent(row.share))
+        scope = tail(scope, width - name_width - 36)
+        _add_row(table, head(row.op, name_width), row.category, scope, row.phase, _percent(row.share))
     return table
 
 
@@ -127,9 +127,9 @@ def _notes(report: TraceReport) -> list[Text]:
     notes += [Text(f"Note: {what}", style="yellow") for what in report.warnings]
     left_out = [program for program in report.programs if not program.is_selected]
     if left_out:
-        listed = ", ".join(f"{program.name} {_ms(program.busy_s)}" for program in left_out[:4])
+        listed = ", ".join(f"{program.name} {seconds(program.busy_s)}" for program in left_out[:4])
         notes.append(Text(f"Not in the tables: {listed}{' and others' if len(left_out) > 4 else ''}"))
-    size = f"{_count_of(report.size_bytes)}B, {report.num_events:,} events"
+    size = f"{num_bytes(report.size_bytes)}, {report.num_events:,} events"
     for file in report.files[:1]:
         more = f" and {len(report.files) - 1} more" if len(report.files) > 1 else ""
         # Never cut: it is there to be copied.
@@ -147,31 +147,5 @@ def _add_row(table: Table, *cells: str) -> None:
     table.add_row(*map(Text, cells))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _count_of(number: float) -> str:
-    """A number with the prefix of a unit that follows it."""
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= factor:
-            return f"{number / factor:.3g} {prefix}"
-    return f"{number:.3g} "
-
-
-def _ms(seconds: float) -> str:
-    milliseconds = seconds * 1e3
-    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{seconds:.3g} s"
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _tail(text: str, width: int) -> str:
-    """The end of a path, which says more than its beginning."""
-    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
-
-
-def _head(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -19,9 +19,8 @@ from trackside.report.html.markup import (
     term,
 )
 from trackside.report.html.section import Section, panel
-from trackside.report.html.wording import with_prefix
 from trackside.runs import Run
-from trackside.text import count, percent, seconds
+from trackside.text import count, percent, seconds, with_prefix
 from trackside.trace.capture_row import CaptureRow, analysed_captures
 from trackside.trace.rates import step_rate
 from trackside.trace.trace_report import TraceReport

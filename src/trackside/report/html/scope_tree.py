@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trackside.report.html.charts import Chart, label
-from trackside.report.html.wording import with_prefix
-from trackside.text import percent, seconds
+from trackside.text import percent, seconds, with_prefix
 from trackside.trace.scopes import PHASES
 from trackside.trace.tables import NO_SCOPE
 from trackside.trace.trace_report import TraceReport
