@@ -37,7 +37,7 @@ def test_optimizer_share_has_its_cost():
     """The evidence has the optimizer's time per step."""
     finding = optimizer_share_high(captured(capture_row(phases(optimizer=40.0), num_steps=10)))
     assert finding is not None
-    assert finding.title == "40 % of the device's time is the optimizer"
+    assert finding.title == "the optimizer takes 40 % of device time"
     assert finding.evidence["optimizer_per_step_s"] == pytest.approx(4.0)
 
 

@@ -8,11 +8,13 @@ from trackside.findings import Finding, render_findings
 SEVERE = Finding(
     "input_bound",
     "severe",
-    "62 % of wall is data wait while the device idles",
+    "the device sits idle waiting for data (62 % of wall time)",
     {"data_wait_share": 0.62, "data_wait_s": 37.2, "num_steps": 1000},
     "raise workers or prefetch, or prepare the data offline",
 )
-WARNING = Finding("callback_dominates", "warning", "15 % of wall is the callback A", {}, "let A act less often " * 8)
+WARNING = Finding(
+    "callback_dominates", "warning", "the callback A takes 15 % of wall time", {}, "run A less often " * 8
+)
 
 
 def test_verdict_then_evidence_then_advice():
@@ -20,7 +22,7 @@ def test_verdict_then_evidence_then_advice():
     assert render_findings([SEVERE]).plain.splitlines() == [
         "1 finding: 1 severe",
         "",
-        "severe   input-bound: 62 % of wall is data wait while the device idles",
+        "severe   input-bound: the device sits idle waiting for data (62 % of wall time)",
         "         data wait share 62 %, data wait 37.2 s, num steps 1,000",
         "         -> raise workers or prefetch, or prepare the data offline",
     ]

@@ -1,7 +1,7 @@
 """Findings: rules that turn the measurements of a run into verdicts, each with its evidence and what to do.
 
-Measurements come in as plain data (`RunFacts`), from a run that is going on or from an event file; nothing here needs
-jax or the training code.
+Measurements come in as plain data (`RunFacts`), from a run in progress or from an event file; nothing here needs jax or
+the training code.
 """
 
 from trackside.findings.facts import EpochFacts, FactCollector, RunFacts, facts_from_events
