@@ -96,7 +96,7 @@ def input_bound(facts: RunFacts) -> Finding | None:
 
 
 def dispatch_bound(facts: RunFacts) -> Finding | None:
-    """The device waits for the next small step. Needs a device that was seen idle; a share of dispatch alone is not it."""
+    """The device waits for the next small step. Needs a device that was seen idle, not only a share of dispatch."""
     ledger = _enough(facts)
     if ledger is None or ledger.device_busy_s is None or not _is_observed(ledger):
         return None

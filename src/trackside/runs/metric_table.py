@@ -31,7 +31,7 @@ class MetricTable:
         self.step = step
         self.epoch = epoch
         self.t = t
-        self._columns = dict(columns)
+        self._columns = columns
 
     @property
     def names(self) -> list[str]:
