@@ -6,6 +6,7 @@ is `{"kind": "format", "version": ...}`.
 """
 
 import errno
+import io
 import logging
 import math
 import os
@@ -17,6 +18,7 @@ import msgspec
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import EventFileError
+from trackside.files import open_regular
 from trackside.run_layout import event_file_name
 from trackside.text import NON_FINITE
 
@@ -172,13 +174,13 @@ class EventLog(Iterator[dict[str, Any]]):
     def _read(self) -> Iterator[dict[str, Any]]:
         decode = msgspec.json.Decoder().decode
         try:
-            with self.path.open("rb") as file:
+            with io.BufferedReader(open_regular(self.path)) as file:
                 for line in file:
                     if line.isspace():  # what ended a torn line
                         continue
                     try:
                         row = decode(line)
-                    except ValueError:
+                    except (ValueError, RecursionError):
                         row = None
                     if not (isinstance(row, dict) and isinstance(row.get("kind"), str)):
                         self.num_skipped += 1

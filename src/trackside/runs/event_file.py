@@ -1,5 +1,7 @@
 """One event file: its blocks of whole lines, read as far as it is written and later from there on, and their lines."""
 
+import errno
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -8,8 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trackside.files import open_regular
+
 BLOCK_BYTES = 1 << 20
-"""How much is read at once: enough to find its lines in bulk, little beside what is kept of it."""
+"""How much is read at once: enough to find its lines in bulk, little next to what is kept of it."""
+MAX_LINE_BYTES = 1 << 28
+"""No row is as long: what has no line end for so long is not an event file."""
 
 _METRICS_ROW = np.frombuffer(b'{"kind":"metrics",', np.uint8)
 """What a row of metrics begins with."""
@@ -65,7 +71,7 @@ class EventFile:
             OSError: The file cannot be read.
         """
         buffer = bytearray(min(BLOCK_BYTES, self.num_unread() + 1))
-        with self.path.open("rb", buffering=0) as file:
+        with open_regular(self.path) as file:
             self._inode = os.fstat(file.fileno()).st_ino
             while until is None or self.offset < until:
                 # Read again from the last line's end: it costs less than to carry over what lies behind it.
@@ -78,6 +84,8 @@ class EventFile:
                     self.offset += end
                     yield memoryview(buffer)[:end]
                 elif num_read == len(buffer):  # a line that is longer
+                    if len(buffer) >= MAX_LINE_BYTES:
+                        raise OSError(errno.EFBIG, f"a line of more than {MAX_LINE_BYTES:,} bytes", str(self.path))
                     buffer = bytearray(2 * len(buffer))
                 else:
                     return
@@ -88,7 +96,7 @@ class EventFile:
 
     def line_end_after(self, offset: int) -> int:
         """Where the first line ends that goes on behind an offset; the end of the file if none does."""
-        with self.path.open("rb") as file:
+        with io.BufferedReader(open_regular(self.path)) as file:
             file.seek(offset)
             file.readline()
             return file.tell()

@@ -48,7 +48,7 @@ class MetricDecoder:
             try:
                 self._add_rows(self._decoder.decode_lines(lines))
                 return 0, 0
-            except (ValueError, OverflowError):  # of msgspec, for what does not fit; of numpy, for what is no number
+            except (ValueError, OverflowError, RecursionError):  # what does not fit, or is not a number
                 pass
         num_damaged = num_incomplete = 0
         for line in bytes(lines).split(b"\n"):
@@ -56,12 +56,12 @@ class MetricDecoder:
                 continue
             try:
                 row = _decode_any(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 num_damaged += 1
                 continue
             try:
                 self.add_row(row)
-            except (AttributeError, KeyError, TypeError, ValueError):
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
                 num_incomplete += 1
         return num_damaged, num_incomplete
 

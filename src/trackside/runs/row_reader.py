@@ -6,6 +6,8 @@ import msgspec
 
 from trackside.events import FORMAT_VERSION
 
+_ODD = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+"""What a row raises that lacks a field, or has something else in it."""
 _KINDS_WITH_STEP = frozenset({"metrics", "leg", "leg_end", "status"})
 
 
@@ -49,7 +51,7 @@ class RowReader:
         """Take note of how far the training is, by a row of metrics."""
         try:
             self._note(*_progress_of(self._decode(line)))
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # damaged: said by who takes it
+        except (*_ODD, RecursionError):  # damaged: reported by what takes the row
             return
 
     def add_line(self, line: bytes) -> None:
@@ -58,7 +60,7 @@ class RowReader:
             return
         try:
             row = self._decode(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if not (isinstance(row, dict) and isinstance(row.get("kind"), str)):
             self.num_damaged += 1
@@ -70,7 +72,7 @@ class RowReader:
                 progress = _progress_of(row)  # first: a row without a time is skipped, not taken
                 self.take_row(row)
                 self._note(*progress)
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        except _ODD:
             self.num_incomplete += 1
 
     def _note(self, t: float, step_and_epoch: tuple[int, int] | None) -> None:

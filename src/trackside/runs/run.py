@@ -4,11 +4,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from trackside.errors import EventFileError, RunError
 from trackside.events import read_events
+from trackside.files import read_regular
 from trackside.findings import SEVERITIES, Finding, RunFacts, find
 from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import part_name
@@ -31,6 +33,7 @@ from trackside.text import count, percent
 from trackside.trace.capture_row import CaptureRow
 
 _MAX_NAMED_FILES = 3
+_MAX_CONFIG_BYTES = 1 << 26
 
 
 def open_run(path: str | os.PathLike[str]) -> "Run":
@@ -148,12 +151,14 @@ class Run:
     def problems(self) -> list[str]:
         """What is wrong with the run's files, as sentences."""
         problems = [] if self._config_file.is_file() else [f"{CONFIG_FILE_NAME} is missing{self._config_source}"]
-        missing = sorted(set(range(max(self._processes, default=-1))) - set(self._processes))
-        problems += [f"{event_file_name(index)} is missing" for index in missing[:_MAX_NAMED_FILES]]
-        if (num_more := len(missing) - _MAX_NAMED_FILES) > 0:
-            were = "is" if num_more == 1 else "are"
-            last = event_file_name(missing[-1])
-            problems.append(f"{count(num_more, 'more event file')} up to {last} {were} missing")
+        # Counted, not listed: a single stray file may have a number of nine digits.
+        end = max(self._processes, default=0)
+        missing = (index for index in range(end) if index not in self._processes)
+        problems += [f"{event_file_name(index)} is missing" for index in islice(missing, _MAX_NAMED_FILES)]
+        if (num_more := end - (len(self._processes) - 1) - _MAX_NAMED_FILES) > 0:
+            are = "is" if num_more == 1 else "are"
+            last = next(index for index in range(end - 1, -1, -1) if index not in self._processes)
+            problems.append(f"{count(num_more, 'more event file')} up to {event_file_name(last)} {are} missing")
         for process in self._processes.values():
             problems += process.problems(is_written=self._is_held)
         return problems
@@ -266,8 +271,8 @@ class Run:
             merged.update(row.get("config") or {})
         if not merged:
             try:
-                merged = dict(json.loads(self._config_file.read_text(encoding="utf-8")))
-            except (OSError, ValueError, TypeError):
+                merged = dict(json.loads(read_regular(self._config_file, _MAX_CONFIG_BYTES)))
+            except (OSError, ValueError, TypeError, RecursionError):
                 return {}
         return merged
 

@@ -46,7 +46,7 @@ def is_held(folder: Path) -> bool:
         folder: The run's folder.
     """
     try:
-        descriptor = os.open(folder / LOCK_FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(folder / LOCK_FILE_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:  # never locked, or not ours to look at
         return False
     try:
@@ -64,5 +64,12 @@ def is_held(folder: Path) -> bool:
 
 
 def _was_written_recently(folder: Path) -> bool:
-    newest = max((path.stat().st_mtime for path in folder.glob(EVENT_FILE_PATTERN)), default=0.0)
+    newest = max((_changed_at(path) for path in folder.glob(EVENT_FILE_PATTERN)), default=0.0)
     return time.time() - newest < RECENT_S
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # gone since
+        return 0.0

@@ -15,11 +15,12 @@ from trackside.compare.comparison import SEED, parse_share
 from trackside.compare.sides import read_side
 from trackside.compare.undisturbed_step import StepSeries, StepTimeChange, compare_step_times
 from trackside.errors import ConfigError
-from trackside.files import write_atomically
+from trackside.files import read_regular, write_atomically
 from trackside.runs import Run
 from trackside.text import percent, seconds
 
 FORMAT = "trackside.baseline/1"
+_MAX_BYTES = 1 << 28
 UPDATE = "TRACKSIDE_UPDATE_BASELINES"
 """An environment variable: set to 1, baselines are written anew and nothing fails."""
 
@@ -93,7 +94,7 @@ def _write(path: Path, steps: StepSeries) -> None:
 
 def _read(path: Path) -> StepSeries:
     try:
-        plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        plain: dict[str, Any] = json.loads(read_regular(path, _MAX_BYTES))
         if plain["format"] != FORMAT:
             raise ValueError(f"its format is {plain['format']!r}")
         return StepSeries(
@@ -103,7 +104,7 @@ def _read(path: Path) -> StepSeries:
             int(plain["num_left_out"]),
             plain["batch_size"],
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"baseline: {path} cannot be read as a {FORMAT} ({error}); remove it, and the next run writes it anew"
         ) from error

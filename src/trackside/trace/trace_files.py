@@ -3,8 +3,11 @@
 from pathlib import Path
 
 from trackside.errors import TraceError
+from trackside.files import read_regular
 
 SUFFIX = ".xplane.pb"
+MAX_TRACE_BYTES = 1 << 32
+"""JAX's profiler cannot write half as much."""
 
 
 def find_trace_files(source: Path) -> list[Path]:
@@ -17,11 +20,12 @@ def find_trace_files(source: Path) -> list[Path]:
     Raises:
         TraceError: If there is none.
     """
-    if source.is_file():
+    if source.exists() and not source.is_dir():
         return [source]
     if not source.exists():
         raise TraceError(f"{source}: no such file or directory. Give a *{SUFFIX} file, or a directory that holds one.")
-    files = sorted(source.glob(f"*{SUFFIX}")) or sorted(source.rglob(f"*{SUFFIX}"))
+    found = source.glob(f"*{SUFFIX}"), source.rglob(f"*{SUFFIX}")
+    files = next((files for each in found if (files := sorted(file for file in each if file.is_file()))), [])
     if not files:
         raise TraceError(
             f"{source}: holds no *{SUFFIX} file, also not in plugins/profile/<session>/. Give the directory that was "
@@ -38,6 +42,8 @@ def read_trace_file(path: Path) -> bytes:
         TraceError: If it cannot be read.
     """
     try:
-        return path.read_bytes()
+        return read_regular(path, MAX_TRACE_BYTES)
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror}). Check the permissions.") from error
+        raise TraceError(
+            f"{path}: cannot be read ({error.strerror}). Check that it is a file that you may read."
+        ) from error
