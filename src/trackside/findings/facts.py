@@ -117,9 +117,10 @@ class FactCollector:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take a row. One of another kind, or one that lacks a field or has something else in it, is skipped."""
-        reader = self._readers.get(str(row.get("kind")))
+        kind = row.get("kind")
+        reader = self._readers.get(kind) if isinstance(kind, str) else None
         if reader is not None:
-            with contextlib.suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            with contextlib.suppress(AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
                 reader(row)
 
     def facts(self) -> RunFacts:

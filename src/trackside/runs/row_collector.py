@@ -12,9 +12,6 @@ from trackside.runs.metric_decoder import MetricDecoder
 from trackside.runs.metric_store import MetricStore
 from trackside.runs.row_reader import RowReader
 
-_REQUIRED = {"capture": ("first_step", "last_step", "path"), "compile": ("function",), "memory_leak": ("name",)}
-"""Without these, a row tells nothing: all who read such rows rely on them."""
-
 _PIECE_BYTES = 1 << 17
 """How much is decoded at once: what comes of it stays in the cache until it is in the columns."""
 
@@ -59,11 +56,8 @@ class RowCollector(RowReader):
         """Take any other row, also one of metrics that begins in another way.
 
         Raises:
-            KeyError: It lacks a field without which it tells nothing.
+            AttributeError, KeyError, TypeError, ValueError: It is a row of metrics that cannot be read.
         """
-        for name in _REQUIRED.get(row["kind"], ()):
-            if row.get(name) is None:
-                raise KeyError(name)
         if row["kind"] == "metrics":
             self._decoder.add_row(row)
             if row["mode"] == EPOCH_MODE:
