@@ -94,8 +94,10 @@ def _describe(module: HloModule, instructions: list[Instruction]) -> Operation:
 def _kernel_of(module: HloModule, instruction: Instruction) -> Instruction:
     """The outermost fusion that holds an instruction, or what else runs it as one; itself if nothing does."""
     caller = module.callers.get(instruction.computation_id)
-    # Loops and calls hold kernels, fusions and reductions are one.
-    while caller is not None and caller.opcode not in CONTROL_FLOW:
+    # Loops and calls hold kernels, fusions and reductions are one. A damaged program may call itself.
+    for _ in range(len(module.callers)):
+        if caller is None or caller.opcode in CONTROL_FLOW:
+            break
         instruction, caller = caller, module.callers.get(caller.computation_id)
     return instruction
 

@@ -213,7 +213,9 @@ class _Resolver:
         for neighbours in (self._operands, self._users):
             yield from self._reach(instruction, neighbours)
         caller = self._module.callers.get(instruction.computation_id)
-        while caller is not None:
+        for _ in range(len(self._module.callers)):  # a damaged program may call itself
+            if caller is None:
+                return
             yield caller
             caller = self._module.callers.get(caller.computation_id)
 

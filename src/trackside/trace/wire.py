@@ -149,7 +149,7 @@ def scan(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Iterator[Rou
     if not owner.size:
         return
     first, last = int(starts.min()), int(ends.max())
-    if last > len(data):
+    if first < 0 or last > len(data):
         raise WireError(_TOO_LONG)
     # Copied, since a field at the very end is read as whole words, which reach behind it.
     piece = np.concatenate([data[first:last], np.zeros(2 * _WORD_BYTES, np.uint8)])
@@ -270,6 +270,8 @@ def split_repeated(data: bytes, span: Span, number: int) -> tuple[np.ndarray, np
             at += 2
         else:
             length, at = read_varint(data, at + 1)
+            if length > end - at:  # before it is too large for the array
+                raise WireError(_TOO_LONG)
         add_start(at)
         at += length
         add_end(at)
