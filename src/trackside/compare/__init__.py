@@ -1,4 +1,4 @@
-"""Two runs, or two captured windows, beside each other: what got slower, how sure that is, and what changed.
+"""Two runs, or two captured windows, side by side: what got slower, how certain that is, and what changed.
 
 Nothing here needs jax.
 """

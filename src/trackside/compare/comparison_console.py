@@ -70,8 +70,8 @@ def _figures(comparison: Comparison, width: int) -> list[Text]:
         interval = f" ({_interval(part)})" if part.low is not None else ""
         lines.append(f"most of it: {part_name(part.name)}, {_change(part)} per step{interval}")
     if comparison.max_slowdown is not None:
-        limit = f"limit {percent(comparison.max_slowdown)}"
-        lines.append(f"{limit}: {'REGRESSION' if comparison.is_regression else 'no regression beyond it'}")
+        limit = f"the {percent(comparison.max_slowdown)} limit"
+        lines.append(f"REGRESSION beyond {limit}" if comparison.is_regression else f"within {limit}")
     return [_wrapped(line, width) for line in lines]
 
 
@@ -82,7 +82,7 @@ def _causes(comparison: Comparison, width: int) -> list[Text]:
 
 
 def _section(title: str, differences: Sequence[Difference], name_of: Callable[[str], str], width: int) -> Group:
-    """A section's title and its rows: those that changed, or one line that says that nothing did."""
+    """A section's title and its rows: those that changed, or one line saying that nothing did."""
     changed = [one for one in differences if _is_worth_a_row(one, differences)]
     same = len(differences) - len(changed)
     parts: list[RenderableType] = [Text(), Text(title, style="bold")]
@@ -96,7 +96,7 @@ def _section(title: str, differences: Sequence[Difference], name_of: Callable[[s
 
 
 def _is_worth_a_row(one: Difference, all_of_them: Sequence[Difference]) -> bool:
-    """Whether it changed for sure and by a part of the whole that matters; without an interval, by much of itself."""
+    """Whether it changed significantly, by a part of the whole that matters; without an interval, by much of itself."""
     if one.is_exact:
         return one.is_significant
     alike = [other for other in all_of_them if other.unit == one.unit]

@@ -46,7 +46,7 @@ class Difference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether it changed for sure: the interval does not hold zero, or the figures have no noise and differ."""
+        """Whether it changed significantly: the interval does not hold zero, or exact figures differ."""
         if self.is_exact:
             return self.change != 0
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
@@ -70,11 +70,11 @@ class Cause:
     title: str
     """What changed, in one clause."""
     evidence: Mapping[str, str | int | float] = field(default_factory=dict)
-    """The figures that it rests on. Names end in their unit: `_s`, `_share`, `_bytes`."""
+    """The figures that it is based on. Names end in their unit: `_s`, `_share`, `_bytes`."""
     subject: str = ""
     """What it is about, where a rule may find several things: a scope, a function."""
     change_s: float | None = None
-    """Seconds per step that it accounts for, where the traces tell."""
+    """Seconds per step that it accounts for, if the traces show it."""
 
     @property
     def label(self) -> str:
@@ -94,5 +94,5 @@ def interval_of(resampled_changes: np.ndarray, confidence: float = CONFIDENCE) -
 
 
 def largest_first(differences: list[Difference]) -> tuple[Difference, ...]:
-    """Those that are sure first, then by the size of the change."""
+    """Significant ones first, then by the size of the change."""
     return tuple(sorted(differences, key=lambda one: (not one.is_significant, -abs(one.change), one.name)))

@@ -25,7 +25,7 @@ class Side:
     """What is known of one of two runs. What was not measured is empty or None."""
 
     name: str
-    """What it is called: its folder's name, with as many folders above it as tell it from the other side."""
+    """What it is called: its folder's name, with as many folders above it as tell the two sides apart."""
     path: str
     kind: str
     """`run` or `trace`."""
@@ -67,14 +67,14 @@ def read_sides(before: RunOrPath, after: RunOrPath) -> tuple[Side, Side]:
     if sides[0].kind != sides[1].kind:
         run, trace = sorted(sides, key=lambda side: side.kind)
         raise ConfigError(
-            f"{run.path} is a run and {trace.path} a trace; compare two runs or two traces. A run's own captures lie "
+            f"{run.path} is a run and {trace.path} a trace; compare two runs or two traces. A run's own captures are "
             "below its tensorboard folder"
         )
     return _told_apart(*sides)
 
 
 def _told_apart(before: Side, after: Side) -> tuple[Side, Side]:
-    """The sides as they are, or where they are called the same, named with the folders that they lie in."""
+    """The sides as they are, or where they are called the same, named with the folders that they are in."""
     if before.name != after.name:
         return before, after
     first, second = (Path(side.path).resolve().parts for side in (before, after))
@@ -149,10 +149,10 @@ def _side_of_run(run: Run) -> Side:
 
 
 def _is_inside(run: Run) -> np.ndarray:
-    """Which intervals lie away from moments at which the loop waits for all steps in flight; all, if too few do.
+    """Which intervals are away from moments at which the loop waits for all steps in flight; all, if too few are.
 
-    Until then it hears of each step a few batches late, and of the last ones at once: with a slow loader, the intervals
-    before such a moment look too short by that, and the ones after it too long.
+    Until then it learns about each step a few batches late, and about the last ones at once: with a slow loader, the
+    intervals before such a moment look too short by that, and the ones after it too long.
     """
     times = run.step_times
     settled = [np.unique(run.metrics[mode].step) for mode in ("train_epoch", "val", "test") if mode in run.metrics]

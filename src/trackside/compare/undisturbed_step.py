@@ -1,4 +1,4 @@
-"""How much longer steps take in one run than in another, and how sure that is.
+"""How much longer steps take in one run than in another, and how certain that is.
 
 Noise only ever adds time: another process runs, a neighbour shares the core, a page is read. So the typical step of a
 busy machine says more of the machine than of the program, and what two runs are compared by is the *undisturbed step*:
@@ -11,7 +11,7 @@ the time below which a run has no steps. The fastest steps alone would not do, f
   (`EDGE_FACTOR`), and what makes the interval wider (`EDGE_DOUBT`).
 
 Blocks that are drawn for the bootstrap are long, so that the interval is wide as well where the fast stretches of a run
-lie in few places. What two runs of one program differ by even on a quiet machine (where its memory lies, which core it
+are in few places. What two runs of one program differ by even on a quiet machine (where its memory lies, which core it
 runs on) comes on top. The constants were chosen on pairs of real trainings (`benchmarks.compare_calibration`).
 """
 
@@ -28,11 +28,11 @@ MIN_WINDOW = 4
 LOW_QUANTILE = 0.002
 """Which of the stretches is taken for one of the fastest."""
 MIN_RANK = 5
-"""So many stretches at least are faster than that, however few there are."""
+"""At least this many stretches are faster than that, however few there are."""
 EDGE_RANKS = 10
-"""How sharp the fast end is, is told by the stretch of so many times that rank."""
+"""The stretch at this multiple of that rank shows how sharp the fast end is."""
 EDGE_FACTOR = 0.4
-"""How far beyond the fastest stretches the undisturbed step lies, as a share of the distance between these two."""
+"""How far beyond the fastest stretches the undisturbed step is, as a share of the distance between these two."""
 EDGE_DOUBT = 0.3
 """How far off that may be: a share of the same distance."""
 MAX_EDGE = 0.2
@@ -42,9 +42,9 @@ MIN_INTERVALS = 40
 MIN_SECONDS = 2.0
 """With less clean time in a run, nothing is said."""
 NUM_BLOCKS = 16
-"""Blocks are long enough for so many of them to make up the run."""
+"""Blocks are so long that this many of them make up the run."""
 BETWEEN_RUNS = 0.01
-"""What two runs of one program differ by beside the noise within them: a standard deviation, as a share."""
+"""What two runs of one program differ by in addition to the noise within them: a standard deviation, as a share."""
 MAX_INTERVALS = 1 << 14
 """A longer run is looked at in fewer, longer intervals."""
 
@@ -62,7 +62,7 @@ class StepSeries:
     num_steps: np.ndarray
     """How many steps each has."""
     num_left_out: int = 0
-    """Intervals beside warm-up, compiles, captures, validation, checkpoints, epoch ends or memory samples."""
+    """Intervals next to a warm-up, compile, capture, validation, checkpoint, epoch end or memory sample."""
     batch_size: float | None = None
     """Examples per step, in the mean; None if not known."""
 
@@ -96,7 +96,7 @@ class StepTimeChange:
     num_left_out: tuple[int, int] = (0, 0)
     """Intervals left out: warm-up, compiles, captures, validation, checkpoints, epoch ends, memory samples."""
     problem: str = ""
-    """Why nothing can be told, if so."""
+    """Why there is no verdict, if so."""
 
     @property
     def change(self) -> float | None:
@@ -113,7 +113,7 @@ class StepTimeChange:
         return "slower" if self.low > 0 else "faster" if self.high < 0 else "no difference"
 
     def is_beyond(self, max_slowdown: float) -> bool:
-        """Whether the second run is slower for sure, and by more than a share."""
+        """Whether the second run is significantly slower, by more than a share."""
         return self.verdict == "slower" and self.change is not None and self.change > max_slowdown
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def compare_step_times(before: StepSeries, after: StepSeries, rng: np.random.Gen
     stretches = [slowest_stretches(values, -(-MIN_WINDOW // size)) for values in series]
     first, second = (float(undisturbed(values[None])[0]) for values in stretches)
     low, high = _interval(stretches, np.log(second / first), rng)
-    # Noise makes a run seem slower: one that is the faster of the two all the same is so for sure.
+    # Noise makes a run seem slower: one that is the faster of the two even so is certainly faster.
     doubtful = [(before, stretches[0])] * (low <= 0) + [(after, stretches[1])] * (high >= 0)
     problem = problem or _too_noisy(doubtful)
     return StepTimeChange(first, second, low, high, problem=problem, **facts)

@@ -1,4 +1,4 @@
-"""Runs as they lie on disk, read back: finished, running or dead. Nothing here needs jax.
+"""Runs on disk, read back: finished, running or dead. Nothing here needs jax.
 
 `open_run(path)` gives a `Run`.
 """

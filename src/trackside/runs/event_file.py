@@ -74,7 +74,7 @@ class EventFile:
         with open_regular(self.path) as file:
             self._inode = os.fstat(file.fileno()).st_ino
             while until is None or self.offset < until:
-                # Read again from the last line's end: it costs less than to carry over what lies behind it.
+                # Read again from the last line's end: it costs less than carrying over what is behind it.
                 file.seek(self.offset)
                 room = len(buffer) if until is None else min(len(buffer), until - self.offset)
                 num_read = file.readinto(memoryview(buffer)[:room]) or 0
@@ -91,11 +91,11 @@ class EventFile:
                     return
 
     def go_to(self, other: "EventFile") -> None:
-        """Go on from where somebody else has read to."""
+        """Continue from where another has read to."""
         self.offset, self.num_pending, self._inode = other.offset, other.num_pending, other._inode
 
     def line_end_after(self, offset: int) -> int:
-        """Where the first line ends that goes on behind an offset; the end of the file if none does."""
+        """Where the first line that continues behind an offset ends; the end of the file if none does."""
         with io.BufferedReader(open_regular(self.path)) as file:
             file.seek(offset)
             file.readline()
@@ -107,7 +107,7 @@ class Lines(NamedTuple):
 
     starts: np.ndarray
     ends: np.ndarray
-    """Where the line's end lies, which is not part of it."""
+    """Where the line's end is, which is not part of it."""
     is_metrics: np.ndarray
     """Whether it begins like a row of metrics, and is not of an epoch."""
 

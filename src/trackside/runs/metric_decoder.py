@@ -82,7 +82,7 @@ class MetricDecoder:
             self._decoder = None
 
     def forget_types(self) -> None:
-        """Somebody else has added modes or metrics: the next rows may have them."""
+        """Modes or metrics were added elsewhere: the next rows may have them."""
         self._decoder = None
 
     def _add_rows(self, rows: list[Any]) -> None:

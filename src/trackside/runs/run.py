@@ -1,4 +1,4 @@
-"""A run as it lies on disk: finished, running or dead."""
+"""A run on disk: finished, running or dead."""
 
 import json
 import os
@@ -59,8 +59,8 @@ def open_run(path: str | os.PathLike[str]) -> "Run":
 class Run:
     """A run, read from the event files of its processes. `open_run` makes one.
 
-    What is told of the whole run (metrics, ledger, compiles and so on) is what its first process wrote. Nothing raises
-    because of damage that can be read around: `problems` tells of it.
+    What describes the whole run (metrics, ledger, compiles and so on) is what its first process wrote. Recoverable
+    damage never raises; see `problems`.
 
     Args:
         path: The run's folder.
@@ -108,9 +108,9 @@ class Run:
 
     @cached_property
     def status(self) -> str:
-        """How it ended, in the word of its last row `status`; `running`; or `dead`: it ended without a word.
+        """How it ended, in the word of its last row `status`; `running`; or `dead`: no final status was written.
 
-        `unknown` for a run of which nothing can be read.
+        `unknown` for a run that cannot be read at all.
         """
         if self._rows.is_newer and not self._rows.rows:
             return UNKNOWN
@@ -133,7 +133,7 @@ class Run:
 
     @cached_property
     def goal(self) -> int | None:
-        """How many steps the training will have; None where it did not say."""
+        """How many steps the training will have; None if it did not say."""
         goals = [row.get("goal") for row in self._rows.events("leg")]
         return int(goals[-1]) if goals and isinstance(goals[-1], int | float) else None
 
@@ -177,7 +177,7 @@ class Run:
 
     @cached_property
     def ledger(self) -> LedgerTotals | None:
-        """Where the time of the first process went, over all legs; None where that was not written."""
+        """Where the time of the first process went, over all legs; None if that was not written."""
         return self._facts.ledger
 
     @cached_property
@@ -187,7 +187,7 @@ class Run:
 
     @cached_property
     def legs(self) -> list[Leg]:
-        """Each time that somebody trained it."""
+        """Each process, or call of `train_model`, that worked on it."""
         return legs_of(self._rows, unfinished=self.status)
 
     @property
@@ -198,7 +198,7 @@ class Run:
 
     @property
     def mfu(self) -> float | None:
-        """The share of the devices' peak that the model's own FLOPs made use of; None where the peak is not known."""
+        """The model's FLOP/s as a share of the devices' peak (MFU); None if the peak is not known."""
         return self.ledger.mfu if self.ledger is not None else None
 
     @cached_property
@@ -213,7 +213,7 @@ class Run:
 
     @cached_property
     def memory(self) -> list[dict[str, Any]]:
-        """The rows `memory`. Where one does not tell of devices or live arrays, `memory` or `live` is empty."""
+        """The rows `memory`. If one has no devices or no live arrays, `memory` or `live` is empty."""
         rows = self._rows.events("memory")
         return [{**row, "memory": row.get("memory") or {}, "live": row.get("live") or {}} for row in rows]
 
@@ -251,7 +251,7 @@ class Run:
 
     @cached_property
     def hosts(self) -> HostTable | None:
-        """The processes beside each other; None for a run of one."""
+        """The processes side by side; None for a run of one."""
         if len(self._processes) < 2:
             return None
         return host_table(
@@ -265,7 +265,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The configuration: of the event file, or else of the file beside it."""
+        """The configuration: from the event file, or else from the file next to it."""
         merged: dict[str, Any] = {}
         for row in self._rows.events("config"):
             merged.update(row.get("config") or {})
@@ -298,7 +298,7 @@ class Run:
             for row in read_events(self._first.file.path):
                 if not kinds or row["kind"] in kinds:
                     yield row
-        except EventFileError:  # of a newer format from here on, as `problems` tells
+        except EventFileError:  # of a newer format from here on, as `problems` says
             return
 
     def to_pandas(self, what: str) -> Any:
@@ -322,7 +322,7 @@ class Run:
         if self.goodput is not None:
             facts.append(("goodput", percent(self.goodput)))
         if self.mfu is not None:
-            facts.append(("FLOPs utilisation", percent(self.mfu)))
+            facts.append(("model FLOPs utilisation", percent(self.mfu)))
         ledger = self.ledger
         shares = {part_name(part): ledger.share(part) for part in ledger.parts} if ledger else {}
         parts = sorted(shares.items(), key=lambda part: -part[1])

@@ -1,4 +1,4 @@
-"""The legs of a run: each time that somebody trained it."""
+"""The legs of a run: each process, or call of `train_model`, that worked on it."""
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,7 @@ class Leg:
     number: int
     """Which process it was, counted from 1."""
     first_step: int
-    """The step from which it went on: 0 for a fresh start."""
+    """The step from which it resumed: 0 for a fresh start."""
     last_step: int | None
     """The last step that is known of it; None where none was reported."""
     started_at: float

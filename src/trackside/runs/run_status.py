@@ -11,9 +11,9 @@ from typing import Any
 from trackside.run_layout import EVENT_FILE_PATTERN, LOCK_FILE_NAME
 
 RECENT_S = 60.0
-"""A file that another machine wrote to so recently is taken for one that is being written."""
+"""A file that another machine wrote to within this time is taken for one that is being written."""
 RUNNING, DEAD, UNKNOWN = "running", "dead", "unknown"
-"""The words for a run that did not say how it ended: somebody holds its lock, nobody does, it cannot be read."""
+"""The words for a run that did not say how it ended: a process holds its lock, none does, it cannot be read."""
 
 
 def status_of(rows: Iterable[Mapping[str, Any]], is_held: bool) -> str:
@@ -40,7 +40,7 @@ def status_of(rows: Iterable[Mapping[str, Any]], is_held: bool) -> str:
 def is_held(folder: Path) -> bool:
     """Whether a training holds the folder's lock.
 
-    A lock of another machine may not be seen from here: then what was written in the last minute tells.
+    A lock of another machine may not be seen from here: then it counts whether anything was written in the last minute.
 
     Args:
         folder: The run's folder.
@@ -50,7 +50,7 @@ def is_held(folder: Path) -> bool:
     except OSError:  # never locked, or not ours to look at
         return False
     try:
-        # Shared: two who look at the same time do not disturb each other.
+        # Shared: two readers at the same time do not disturb each other.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         owner = os.read(descriptor, 200).decode(errors="replace").strip()
     except BlockingIOError:

@@ -28,8 +28,8 @@ def assert_no_recompiles(*functions: Callable, allow: int = 0, after_warm_up: bo
                 state, loss = step(state, batch)
     ```
 
-    Functions are told apart by the names that JAX knows them by, so one that is jitted anew for each call is found as
-    well. Operations of JAX itself that run outside of jitted functions (`jnp.ones`, `x + 1`) do not count: each new
+    Functions are told apart by the names that JAX knows them by, so one that is jitted again for each call is found
+    too. Operations of JAX itself that run outside of jitted functions (`jnp.ones`, `x + 1`) do not count: each new
     shape compiles them, and cheaply.
 
     Pass functions to look at these only, and to have the argument named that changed. For the latter, call what the
