@@ -6,10 +6,10 @@ TracksideError
 ├── MetricError        a loss or metric in the wrong form             (ValueError)
 ├── CheckpointError    a checkpoint that cannot be found or restored
 ├── EventFileError     a run whose event file cannot be read
-├── RunError           a folder without a run                         (in trackside.runs)
-├── TraceError         a trace that cannot be found or read           (in trackside.trace)
+├── RunError           a run that cannot be found or read
+├── TraceError         a trace that cannot be found or read
 ├── CaptureError       a profile that could not be taken or written
-├── RecompileError     a step that compiles too often
+├── RecompileError     a function that compiles too often
 └── MissingExtraError  an optional package that is not installed      (ImportError)
 """
 
@@ -46,6 +46,14 @@ class CheckpointError(TracksideError):
 
 class EventFileError(TracksideError):
     """A run whose event file cannot be read."""
+
+
+class RunError(TracksideError):
+    """A run that cannot be found or read."""
+
+
+class TraceError(TracksideError):
+    """A trace, or what was written down about one, that cannot be found or read."""
 
 
 class CaptureError(TracksideError):

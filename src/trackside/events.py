@@ -6,6 +6,7 @@ the first row is `{"kind": "format", "version": ...}`.
 """
 
 import errno
+import io
 import logging
 import math
 import os
@@ -17,7 +18,9 @@ import msgspec
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import EventFileError
+from trackside.files import open_regular
 from trackside.run_layout import event_file_name
+from trackside.text import NON_FINITE
 
 __all__ = ["EventLog", "EventWriter", "NullEventWriter", "read_events"]
 
@@ -27,9 +30,6 @@ FORMAT_VERSION = 1
 
 _METRICS_START = b'{"kind":"metrics"'
 _EPOCH_MODE = b'"mode":"train_epoch"'
-
-# JSON cannot express these; a metrics row has them as strings.
-_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class _MetricsRow(msgspec.Struct, tag_field="kind", tag="metrics", gc=False):
@@ -188,7 +188,7 @@ class EventLog(Iterator[dict[str, Any]]):
     def _read(self) -> Iterator[dict[str, Any]]:
         decode = msgspec.json.Decoder().decode
         try:
-            with self.path.open("rb") as file:
+            with io.BufferedReader(open_regular(self.path)) as file:
                 for line in file:
                     if line.isspace():  # the end of a torn line
                         continue
@@ -196,7 +196,7 @@ class EventLog(Iterator[dict[str, Any]]):
                         continue
                     try:
                         row = decode(line)
-                    except ValueError:
+                    except (ValueError, RecursionError):
                         row = None
                     if not (isinstance(row, dict) and isinstance(row.get("kind"), str)):
                         self.num_skipped += 1
@@ -210,7 +210,7 @@ class EventLog(Iterator[dict[str, Any]]):
             values = row["values"]
             for name, value in values.items():
                 if isinstance(value, str):
-                    values[name] = _NON_FINITE.get(value, value)
+                    values[name] = NON_FINITE.get(value, value)
         elif row["kind"] == "format" and isinstance(version := row.get("version"), int) and version > FORMAT_VERSION:
             raise EventFileError(
                 f"event file {str(self.path)!r}: has format version {version}, and this trackside reads up to "

@@ -1,8 +1,12 @@
 """How numbers, names and lines of text read, wherever people meet them: terminal, page, log and errors."""
 
+import math
 import re
 import textwrap
 import time
+
+NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""The words for numbers that JSON cannot write: what `str` gives for them, and what they are read back as."""
 
 _UNBROKEN = "\xa0"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMG]?B|[mu]?s|min|h|d)\b)")

@@ -13,8 +13,8 @@ import pytest
 
 from trackside import cli
 from trackside.runs import open_run
-from trackside.trace.files import find_trace_files
 from trackside.trace.perfetto import write_perfetto
+from trackside.trace.trace_files import find_trace_files
 from trackside.trace.xspace import read_xspace
 
 

@@ -13,7 +13,7 @@ from trackside.callbacks import JAXProfiler, ProfilingConfig
 from trackside.compare import Cause, compare_runs
 from trackside.compare.run_causes import run_causes
 from trackside.compare.sides import Side
-from trackside.compare.step_time import StepSeries
+from trackside.compare.undisturbed_step import StepSeries
 from trackside.profiling.ledger import LedgerTotals
 from trackside.run_layout import event_file_name
 

@@ -123,7 +123,7 @@ def test_a_run_whose_trace_is_gone_is_compared_by_its_tables(measured_run: Path,
     comparison = compare_runs(moved, moved)
     assert comparison.scopes
     assert all(one.low is None for one in comparison.scopes)
-    assert any("tables only" in note for note in comparison.notes)
+    assert any("only the tables" in note for note in comparison.notes)
 
 
 def test_traces_are_compared(step_capture: Path, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_text_has_the_verdict_first(runs: tuple[Path, Path, Path]) -> None:
 def test_text_shows_what_changed(plain_run: Path, tmp_path: Path) -> None:
     """Causes are listed with their label."""
     text = text_of(compare_runs(plain_run, train(tmp_path / "other", lr=0.05)))
-    assert "config-changed: the configuration: optimizer.scheduler.lr 0.1 -> 0.05" in text
+    assert "config-changed: the configuration changed: optimizer.scheduler.lr 0.1 -> 0.05" in text
 
 
 def test_text_shows_names_as_they_are(runs: tuple[Path, Path, Path]) -> None:

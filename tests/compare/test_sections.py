@@ -6,8 +6,8 @@ import pytest
 from tests.compare.written_runs import STEP_S, write_run
 from trackside.compare.sections import MIN_TIME_ROWS, compile_differences, ledger_differences, memory_differences
 from trackside.compare.sides import Side, read_side
-from trackside.compare.step_time import StepSeries
 from trackside.compare.traced_steps import TracedSteps
+from trackside.compare.undisturbed_step import StepSeries
 
 NO_STEPS = StepSeries("made up", np.zeros(0), np.zeros(0, np.int64))
 

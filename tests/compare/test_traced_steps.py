@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tests.compare.pairs import NUM_STEPS
-from trackside.compare.traced_steps import plain_name, read_traced_steps, traced_steps_from_row
+from trackside.compare.traced_steps import plain_name, read_traced_steps, traced_steps_from_report
 from trackside.runs import open_run
-from trackside.trace import TraceError, analyse_trace
+from trackside.trace import TraceError, TraceReport, analyse_trace
 
 
 def test_steps_add_up_to_the_tables(step_capture: Path) -> None:
@@ -35,21 +35,23 @@ def test_a_window_has_times_between_steps(step_capture: Path) -> None:
     assert (traced.step_s > 0).all()
 
 
-def test_a_row_tells_the_same_without_the_trace(measured_run: Path) -> None:
-    """What a run wrote down of a capture gives the same scopes in the mean, without single steps."""
-    row = open_run(measured_run).captures[-1]
-    told = traced_steps_from_row(row)
-    read = read_traced_steps(row["path"], program=row["report"]["step_program"], marked_only=True)
-    assert told is not None
-    assert told.scopes.keys() == read.scopes.keys()
-    for key, per_step in told.scopes.items():
+def test_the_tables_of_a_run_say_the_same_without_the_trace(measured_run: Path) -> None:
+    """The tables that a run kept of a capture give the same means by scope, without single steps."""
+    capture = open_run(measured_run).captures[-1]
+    assert capture.report is not None
+    kept = traced_steps_from_report(capture.report, capture.path)
+    read = read_traced_steps(capture.path, program=capture.report.step_program, marked_only=True)
+    assert kept is not None
+    assert kept.scopes.keys() == read.scopes.keys()
+    for key, per_step in kept.scopes.items():
         assert per_step.samples is None
         assert per_step.mean_s == pytest.approx(read.scopes[key].mean_s)
+    np.testing.assert_allclose(kept.step_s, read.step_s)
 
 
-def test_a_row_of_a_failed_capture_tells_nothing() -> None:
-    """A capture without tables is none."""
-    assert traced_steps_from_row({"report": None, "error": "full disk"}) is None
+def test_tables_without_steps_cannot_be_compared() -> None:
+    """A window in which no execution was recognised has no time per step."""
+    assert traced_steps_from_report(TraceReport(), "gone") is None
 
 
 def test_a_torn_trace_is_an_error(step_capture: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 from trackside.findings import RunFacts
 from trackside.profiling.ledger import LedgerTotals
+from trackside.trace import TraceReport
+from trackside.trace.tables import Coverage, ScopeRow, Table
 
 
 def make_ledger(
@@ -53,12 +55,13 @@ def change(old: str, new: str, path: str = "batch.inputs", kind: str = "shape") 
     return {"path": path, "kind": kind, "old": old, "new": new}
 
 
-def capture_row(phases: dict[str, float], num_steps: int = 10, resolved: float = 1.0, **fields: Any) -> dict:
-    """A row of a capture, with what the rules read of its report."""
+def capture_row(phases: dict[str, float], num_steps: int | None = 10, resolved: float = 1.0, **fields: Any) -> dict:
+    """A row of a capture whose phases took some seconds each, in one scope."""
     busy_s = sum(phases.values())
-    coverage = {"busy_s": busy_s, "resolved_s": resolved * busy_s}
-    report = {"num_steps": num_steps, "phases": phases, "coverage": coverage}
-    return {"kind": "capture", "error": None, "report": report, **fields}
+    scopes = tuple(ScopeRow("net", phase, phase_s, phase_s / busy_s, 1) for phase, phase_s in phases.items())
+    coverage = Coverage(busy_s, resolved * busy_s, 0.0, busy_s)
+    report = TraceReport(num_steps=num_steps, scopes=Table(scopes, coverage), coverage=coverage)
+    return {"kind": "capture", "error": None, "report": report.to_dict(), **fields}
 
 
 def leak_row(name: str = "other live arrays", bytes_per_step: float = 6.4) -> dict[str, Any]:

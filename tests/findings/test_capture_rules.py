@@ -37,7 +37,7 @@ def test_optimizer_share_has_its_cost():
     """The evidence has the optimizer's time per step."""
     finding = optimizer_share_high(captured(capture_row(phases(optimizer=40.0), num_steps=10)))
     assert finding is not None
-    assert finding.title == "40 % of the device's time is the optimizer"
+    assert finding.title == "the optimizer takes 40 % of device time"
     assert finding.evidence["optimizer_per_step_s"] == pytest.approx(4.0)
 
 
@@ -65,10 +65,11 @@ def test_captures_are_pooled():
 
 
 @pytest.mark.parametrize("rule", [optimizer_share_high, recompute_share, low_coverage])
-def test_captures_that_failed_do_not_count(rule):
-    """A capture with an error, or without a report, is passed over."""
+def test_captures_without_tables_do_not_count(rule):
+    """A capture that failed, or whose tables cannot be read, is skipped."""
     bad = capture_row({"optimizer": 50.0, "recompute": 50.0}, resolved=0.1)
-    assert rule(captured({**bad, "error": "the disk is full"}, {**bad, "report": None})) is None
+    failed, damaged = {**bad, "report": None, "error": "the disk is full"}, {**bad, "report": {"scopes": 3}}
+    assert rule(captured(failed, damaged)) is None
 
 
 @pytest.mark.parametrize(("resolved", "is_found"), [(0.81, False), (0.8, False), (0.79, True)])

@@ -34,7 +34,7 @@ def facts(compiles: list[dict], wall_s: float | None = 100.0, compile_s: float =
 def test_recompiling_names_function_leaf_and_cost():
     """A function that compiles again and again is found with the leaf that changes, the cost and the fix."""
     (finding,) = recompiling(facts(recompiles(3)))
-    assert finding.title == "train_step compiled again 3 times and lost 3 s, for another shape of batch.inputs"
+    assert finding.title == "train_step was recompiled 3 times (3 s) because the shape of batch.inputs changed"
     assert finding.subject == "train_step"
     assert finding.evidence["recompile_share"] == pytest.approx(0.03)
     assert (finding.evidence["first_step"], finding.evidence["last_step"]) == (10, 12)
@@ -75,7 +75,7 @@ def test_recompile_without_changes_has_advice():
     """Where nothing is known of the arguments, the advice is general and the title names no leaf."""
     rows = [compile_row(step=None, num_recompiles=index + 1) for index in range(2)]
     (finding,) = recompiling(facts(rows))
-    assert finding.title == "train_step compiled again 2 times and lost 2 s"
+    assert finding.title == "train_step was recompiled 2 times (2 s)"
     assert "same shapes" in finding.advice
 
 
@@ -88,7 +88,7 @@ def test_ragged_last_batch_is_found():
     """A recompile for a shorter batch at an epoch's last step is told as that, with both shapes."""
     (finding,) = ragged_last_batch(facts([FIRST, RAGGED]))
     assert finding.title == (
-        "the last batch has another shape ((8, 4) -> (3, 4)), for which train_step compiled again in 1 s"
+        "the last batch is smaller ((8, 4) -> (3, 4)), which cost one recompile of train_step (1 s)"
     )
     assert finding.evidence["step"] == 100
     assert "drop the remainder" in finding.advice
@@ -167,6 +167,15 @@ def test_slow_compile_names_the_slowest():
     finding = slow_compile(facts([FIRST, compile_row("eval_step", compile_s=30.0)], 60.0, 40.0))
     assert finding is not None
     assert finding.evidence["slowest_function"] == "eval_step"
+
+
+@pytest.mark.parametrize(("cache", "is_advised"), [("off", True), ("miss", False), ("hit", False)])
+def test_a_cache_is_advised_where_there_is_none(cache, is_advised):
+    """A compilation cache that is on already is not advised."""
+    finding = slow_compile(facts([{**FIRST, "cache": cache}], 60.0, 40.0))
+    assert finding is not None
+    assert ("jax_compilation_cache_dir" in finding.advice) == is_advised
+    assert "scan over equal layers" in finding.advice
 
 
 def test_recompiles_are_not_told_as_slow_compile():

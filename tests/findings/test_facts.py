@@ -6,7 +6,7 @@ import pytest
 
 from tests.findings.made_up import capture_row, compile_row, leak_row, make_ledger, timer
 from trackside.events import EventWriter, read_events
-from trackside.findings import EpochFacts, FactCollector, RunFacts, facts_from_events
+from trackside.findings import EpochFacts, FactCollector, RunFacts, facts_from_events, find
 from trackside.findings.facts import MAX_COMPILES, MAX_EPOCHS
 
 
@@ -149,6 +149,43 @@ def test_step_time_is_that_of_training():
     """Rows of validation, and rows without a step time, do not count."""
     rows = [metrics_row(1, step_time=0.1), metrics_row(2), metrics_row(3, "val", step_time=9.0)]
     assert facts_from_events(rows).step_time_s == 0.1
+
+
+def test_the_ledger_knows_the_step_time_better():
+    """A row of the ledger with the time of an undisturbed step goes before logged times; the newest that has it."""
+    rows = [metrics_row(1, step_time=0.1), {**ledger_row(10, {}), "step_time_s": 0.2}, ledger_row(20, {})]
+    assert facts_from_events(rows).step_time_s == 0.2
+    assert facts_from_events([*rows, {**ledger_row(30, {}), "step_time_s": 0.3}]).step_time_s == 0.3
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"kind": "ledger", "wall_s": "long", "parts": {}},
+        {"kind": "ledger", "wall_s": 1.0, "parts": [1]},
+        {"kind": "leg", "step": "first"},
+        {"kind": "compile", "function": 3},
+        {"kind": "compile", "function": "f", "changes": [{"path": "x"}], "num_recompiles": 1},
+        {"kind": "memory_leak", "name": "host"},
+        {"kind": "profiling", "operations": {"a": {"count": 1}}},
+        {"kind": "metrics", "mode": "train_epoch", "epoch": [1], "step": 2, "values": {}},
+        {"kind": "between_epochs", "epoch": 1, "parts": 3},
+        {"kind": "config", "config": [1]},
+        {"kind": "environment", "devices": 3},
+        {"kind": ["ledger"]},
+    ],
+)
+def test_odd_rows_say_nothing(row: dict[str, Any]):
+    """A row that lacks a field, or has something else in it, is skipped, and the rules judge the others."""
+    facts = facts_from_events([leg_row(), row])
+    assert facts == RunFacts()
+    assert find(facts) == []
+
+
+def test_rows_of_older_versions_have_defaults():
+    """A compile that only names its function is one compile, and no rule fails on it."""
+    (row,) = facts_from_events([{"kind": "compile", "function": "f"}]).compiles
+    assert (row["step"], row["changes"], row["suggestion"], row["num_recompiles"]) == (None, [], "", 0)
 
 
 def test_config_without_a_logger():

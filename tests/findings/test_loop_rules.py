@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.findings.made_up import make_ledger, run_with
+from tests.findings.made_up import compile_row, make_ledger, run_with
 from trackside.findings import EpochFacts, RunFacts
 from trackside.findings.loop_rules import (
     MIN_WALL_S,
@@ -102,7 +102,7 @@ def test_input_bound_says_how_much():
     finding = input_bound(STARVED)
     assert finding is not None
     assert finding.severity == "severe"
-    assert finding.title == "62 % of wall is data wait while the device idles"
+    assert finding.title == "the device sits idle waiting for data (62 % of wall time)"
     assert finding.evidence["device_idle_for_data_share"] == pytest.approx(58 / 93)
     assert finding.evidence["data_wait_per_step_s"] == pytest.approx(0.062)
 
@@ -183,11 +183,11 @@ def test_all_that_a_call_costs_the_host_counts(reason):
     assert dispatch_bound(run_with({}, num_steps=10_000, busy_s=5.0, idle={reason: 5.0})) is not None
 
 
-def test_dispatch_bound_advises_to_fuse():
-    """Small steps are told to be fused, with the work of a step as evidence."""
+def test_dispatch_bound_advises_larger_batches():
+    """Small steps get the advice that any loop can follow, with the work of a step as evidence."""
     finding = dispatch_bound(SMALL_STEPS)
     assert finding is not None
-    assert "batch larger" in finding.advice
+    assert finding.advice.startswith("use larger batches;")
     assert finding.evidence["device_busy_per_step_s"] == pytest.approx(80e-6)
 
 
@@ -268,7 +268,7 @@ def test_callbacks_are_named():
     """Each callback that takes long is a finding of its own, by name; others are not told."""
     findings = list(callback_dominates(run_with({"callback/A": 15.0, "callback/B": 45.0, "callback/C": 1.0})))
     assert [(finding.subject, finding.severity) for finding in findings] == [("A", "warning"), ("B", "severe")]
-    assert findings[1].title == "45 % of wall is the callback B"
+    assert findings[1].title == "the callback B takes 45 % of wall time"
 
 
 @pytest.mark.parametrize(("gc_s", "expected"), [(4.9, None), (5.0, "warning"), (19.9, "warning"), (20.0, "severe")])
@@ -293,6 +293,45 @@ def test_idle_after_epoch_needs_epochs_that_were_observed(facts):
     assert idle_after_epoch(facts) is None
 
 
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("data_wait", "if it has workers"),
+        ("callback/EMA", "have EMA do less"),
+        ("logging", "fewer tools"),
+        ("other", "on_training_epoch_end"),
+    ],
+)
+def test_advice_after_an_epoch_is_for_what_the_host_does(reason, advice):
+    """What to change depends on what the time goes into; workers are not mentioned where nothing waits for data."""
+    facts = epochs_with(2.0)
+    epochs = [replace(epoch, idle_reason=reason) for epoch in facts.epochs]
+    finding = idle_after_epoch(replace(facts, epochs=epochs))
+    assert finding is not None
+    assert advice in finding.advice
+    assert ("persistent_workers" in finding.advice) == (reason == "data_wait")
+
+
+def test_compiling_the_evaluation_is_not_held_against_validation():
+    """A validation that is mostly the compile of its step is none; one that takes long without it still is."""
+    rows = [compile_row("train_step"), compile_row("eval_step", compile_s=50.0)]
+    mostly_compile = replace(run_with({"validation": 59.0, "compile": 1.0}), compiles=rows)
+    assert validation_dominates(mostly_compile) is None
+    finding = validation_dominates(replace(run_with({"validation": 85.0, "compile": 1.0}), compiles=rows))
+    assert finding is not None
+    assert finding.severity == "warning"
+    assert finding.title == "validation takes 85 % of wall time"
+    assert finding.evidence["of_which_compile_s"] == pytest.approx(50.3)
+
+
+def test_a_ledger_that_counts_the_compile_elsewhere_takes_nothing_from_validation():
+    """Where the ledger has all compiles under compiling, validation is what it shows."""
+    rows = [compile_row("train_step"), compile_row("eval_step", compile_s=30.0)]
+    finding = validation_dominates(replace(run_with({"validation": 35.0, "compile": 31.3}), compiles=rows))
+    assert finding is not None
+    assert "of_which_compile_s" not in finding.evidence
+
+
 def test_one_long_pause_is_not_after_each_epoch():
     """A single epoch with a long pause after it is no habit."""
     facts = epochs_with(0.0)
@@ -304,4 +343,4 @@ def test_idle_after_epoch_says_what_the_host_does():
     finding = idle_after_epoch(epochs_with(2.0))
     assert finding is not None
     assert finding.evidence["host_is_in"] == "data_wait"
-    assert finding.title == "the device idles 2 s after each epoch of 10 s"
+    assert finding.title == "the device sits idle for 2 s after each epoch of 10 s"

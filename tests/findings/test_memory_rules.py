@@ -13,17 +13,17 @@ from trackside.findings.memory_rules import SEVERE_BYTES_PER_STEP, memory_growth
         (
             "host memory",
             "host_memory_growth",
-            "host memory grows by 500 kB per 100 steps since step 20",
+            "host memory has grown by 500 kB per 100 steps since step 20",
         ),
         (
             "other live arrays",
             "device_memory_growth",
-            "other live arrays grow by 500 kB per 100 steps since step 20",
+            "other live arrays have grown by 500 kB per 100 steps since step 20",
         ),
         (
             "memory in use on cuda:0",
             "device_memory_growth",
-            "memory in use on cuda:0 grows by 500 kB per 100 steps since step 20",
+            "memory in use on cuda:0 has grown by 500 kB per 100 steps since step 20",
         ),
     ],
 )

@@ -1,11 +1,30 @@
-"""An event file in blocks of whole lines."""
+"""An event file in blocks of whole lines, and the lines of a block."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trackside.runs import event_file
-from trackside.runs.event_file import EventFile, event_files, process_index_of
+from trackside.runs.event_file import EventFile, split_lines
+
+LINES = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [
+                b"",
+                b'{"kind":"metrics",',
+                b'{"kind":"metrics","t":1}',
+                b'{"kind":"metrics","mode":"train_epoch"}',
+                b'{"kind":"metrics',
+                b'{"kind":"leg"}',
+            ]
+        ),
+        st.binary(max_size=20).map(lambda text: text.replace(b"\n", b" ")),
+    ),
+    max_size=40,
+)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 3, 7, 64])
@@ -34,16 +53,21 @@ def test_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_b
     assert b"".join(map(bytes, EventFile(path, 4).blocks(until=14))) == b"two\nthree\n"
 
 
-def test_files_of_a_folder(tmp_path: Path) -> None:
-    """Event files are found by their names, in the order of processes; other files are none."""
-    for name in (
-        "events-00010.jsonl",
-        "events-00002.jsonl",
-        "events-123456.jsonl",
-        "events-1.jsonl",
-        "events-00002.csv",
-    ):
-        (tmp_path / name).touch()
-    assert list(event_files(tmp_path)) == [2, 10, 123456]
-    assert process_index_of(Path("events-00007.jsonl")) == 7
-    assert process_index_of(Path("metrics.jsonl")) is None
+@settings(max_examples=200, deadline=None)
+@given(lines=LINES)
+def test_lines_are_those_of_the_block(lines: list[bytes]) -> None:
+    """Each line that is not empty is found; those that begin like metrics are marked, except those of an epoch."""
+    block = b"".join(line + b"\n" for line in lines)
+    found = split_lines(block)
+    expected = [line for line in lines if line]
+    assert [block[start:end] for start, end in zip(found.starts, found.ends, strict=True)] == expected
+    prefix = b'{"kind":"metrics",'
+    assert found.is_metrics.tolist() == [
+        line.startswith(prefix) and len(line) > len(prefix) and b"train_epoch" not in line for line in expected
+    ]
+
+
+def test_torn_rows_of_metrics() -> None:
+    """Rows of metrics that do not end like a row are counted, other lines are not."""
+    block = b'{"kind":"metrics","t":1}\n{"kind":"metrics","t":\n{"kind":"leg\n{"kind":"metrics","t":2}\n'
+    assert split_lines(block).num_torn_metrics(block) == 1

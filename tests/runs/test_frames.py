@@ -22,7 +22,7 @@ def run(tmp_path: Path) -> Run:
     written.write("compile", function="train_step", step=1, compile_s=0.5)
     written.write("capture", path="x", first_step=3, last_step=4, report={"scopes": []})
     written.write("memory", step=5, live={"params": 100}, memory={"gpu:0": {"bytes_in_use": 7}})
-    written.write("checkpoint", step=7, path="y").write("finding", **FINDING.to_dict())
+    written.write("checkpoint", step=7, path="y")
     written.ledger(10, 10, data_wait=1.0, device_wait=3.0).end(step=10)
     return open_run(tmp_path)
 
@@ -34,12 +34,17 @@ def run(tmp_path: Path) -> Run:
         ("captures", {"t": 1004.0, "path": "x", "first_step": 3, "last_step": 4}),
         ("memory", {"t": 1005.0, "step": 5, "live.params": 100, "memory.gpu:0.bytes_in_use": 7}),
         ("checkpoints", {"t": 1006.0, "step": 7, "path": "y"}),
-        ("findings", FINDING.to_dict()),
     ],
 )
 def test_rows(run: Run, what: str, columns: dict[str, object]) -> None:
     """A frame has a line per row and a column per field; a capture's report is left out."""
     assert run.to_pandas(what).to_dict("records") == [columns]
+
+
+def test_findings(tmp_path: Path) -> None:
+    """A finding is a line with its fields."""
+    WrittenRun(tmp_path).leg().write("finding", **FINDING.to_dict()).end()
+    assert open_run(tmp_path).to_pandas("findings").to_dict("records") == [FINDING.to_dict()]
 
 
 def test_legs(run: Run) -> None:

@@ -136,13 +136,13 @@ def write_one_that_became_slow(folder: Path) -> None:
 
 
 def test_findings_name_the_slow_one(tmp_path: Path) -> None:
-    """The run's verdicts begin with the process that holds up the others."""
+    """The run's verdicts begin with the process that the others wait for."""
     own = noisy(8)
     own[6] = 0.06
     write_hosts(tmp_path, own)
     finding = open_run(tmp_path).findings[0]
     assert (finding.id, finding.severity, finding.subject) == ("slow_host", "severe", "process 6")
-    assert finding.title.startswith("process 6 (node-6) holds up the others for 5")
+    assert finding.title.startswith("the other processes wait 5")
     assert finding.evidence["own_per_step_s"] == pytest.approx(0.06)
     assert "waiting for data takes 60 ms per step there" in finding.advice
 

@@ -2,6 +2,8 @@
 
 import math
 import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runs.written import WrittenRun
-from trackside.runs import open_run
+from trackside.runs import metric_store, open_run
 
 
 def test_columns_by_mode(tmp_path: Path) -> None:
@@ -125,10 +127,21 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(rows=ROWS)
-def test_any_rows_give_the_curve_that_they_describe(tmp_path_factory: pytest.TempPathFactory, rows: list) -> None:
-    """For any order of rows and legs, the columns are what a plain dict of steps would hold."""
+def _new_name_per_row(num: int) -> Iterator[dict[str, float]]:
+    return ({f"m{index}": 1.0} for index in range(num))
+
+
+def _many_names_of_which_each_row_has_one(num: int) -> Iterator[dict[str, float]]:
+    yield {f"m{index}": 0.5 for index in range(num)}
+    yield from _new_name_per_row(num)
+
+
+@settings(max_examples=120, deadline=None)
+@given(rows=ROWS, is_sparse=st.booleans())
+def test_any_rows_give_the_curve_that_they_describe(
+    tmp_path_factory: pytest.TempPathFactory, rows: list, is_sparse: bool
+) -> None:
+    """For any order of rows and legs, held as a matrix or not, the columns are what a plain dict would hold."""
     written = WrittenRun(tmp_path_factory.mktemp("any"))
     expected: dict[str, dict[int, dict[str, float]]] = {}
     for kind, step, values in rows:
@@ -138,12 +151,35 @@ def test_any_rows_give_the_curve_that_they_describe(tmp_path_factory: pytest.Tem
         else:
             written.metrics(step, kind, **values)
             expected.setdefault(kind, {}).setdefault(step, {}).update(values)
-    metrics = open_run(written.folder).metrics
+    with pytest.MonkeyPatch.context() as patch:
+        if is_sparse:
+            patch.setattr(metric_store, "_SMALL_CELLS", 0)
+            patch.setattr(metric_store, "_MIN_DENSITY", 1e9)
+        metrics = open_run(written.folder).metrics
     for mode, curve in expected.items():
         steps = sorted(curve)
         assert metrics[mode].step.tolist() == steps
         for name in metrics[mode].names:
             np.testing.assert_equal(metrics[mode][name], [curve[step].get(name, math.nan) for step in steps])
+
+
+@pytest.mark.parametrize("rows", [_new_name_per_row, _many_names_of_which_each_row_has_one], ids=["new", "few of many"])
+def test_memory_grows_with_the_file_and_not_with_its_square(tmp_path: Path, rows: Callable) -> None:
+    """Four times as many metrics, in a file four times as long, take about four times the memory, and little of it."""
+    peaks = []
+    for num in (1000, 4000):
+        written = WrittenRun(tmp_path / str(num))
+        for step, values in enumerate(rows(num)):
+            written.events.write_metrics(values, step, 1, "train")
+        tracemalloc.start()
+        table = open_run(written.folder).metrics["train"]
+        column = table["m7"]
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(table.names) == num
+        assert np.flatnonzero(np.isfinite(column)).tolist()[-1] == len(table) - num + 7
+    assert peaks[1] < 8 * peaks[0]
+    assert peaks[1] < 40e6
 
 
 def test_data_frame(tmp_path: Path) -> None:

@@ -117,16 +117,22 @@ def test_events_in_order(tmp_path: Path) -> None:
     assert [row["step"] for row in run.events("metrics")] == [1]
 
 
-def test_findings_of_a_finished_run_are_those_that_it_told(tmp_path: Path) -> None:
-    """Those of the last leg, and not those of legs before."""
+def test_findings_of_a_run_without_a_ledger_are_those_that_it_reported(tmp_path: Path) -> None:
+    """Where no row has a ledger to judge, the last leg's own verdicts are shown, and not those of legs before."""
     written = WrittenRun(tmp_path).leg(1).write("finding", **FINDING.to_dict()).end("interrupted")
     assert open_run(tmp_path).findings == [FINDING]
     written.leg(2, step=100).end("success")
     assert open_run(tmp_path).findings == []
 
 
+def test_verdicts_come_from_the_ledger_and_not_from_what_a_leg_reported(tmp_path: Path) -> None:
+    """A finished run is judged by its rows over all legs: what its last leg said of itself alone is not repeated."""
+    WrittenRun(tmp_path).leg().ledger(100, 100, device_wait=9.0).write("finding", **FINDING.to_dict()).end()
+    assert open_run(tmp_path).findings == []
+
+
 def test_findings_of_a_dead_run_are_judged_here(tmp_path: Path) -> None:
-    """A run that told nothing is judged by its rows."""
+    """A run that reported nothing is judged by its rows."""
     written = WrittenRun(tmp_path).leg()
     for step in range(10, 1001, 10):
         written.metrics(step, step_time=0.1)

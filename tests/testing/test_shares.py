@@ -13,7 +13,7 @@ from trackside.trace import TraceReport
 def test_idle_share_of_a_captured_function(captured: TraceReport):
     """Any device idles at most all of the time; none at all is never reached, and the message has the numbers."""
     assert_idle_share(captured, 1.0)
-    with pytest.raises(AssertionError, match=r"the device idled .* %.*, at most 0\.0 % expected: the largest gap"):
+    with pytest.raises(AssertionError, match=r"the device was idle .* %.*, at most 0\.0 % expected: the largest gap"):
         assert_idle_share(captured, 0.0)
 
 
@@ -21,7 +21,7 @@ def test_idle_share_of_a_run(tmp_path: Path):
     """The ledger of a run tells it, by path or opened; the message has the share, the limit and what it waited for."""
     run = write_run(tmp_path / "run", STEP_S, num_steps=20)
     assert_idle_share(run, 0.3)
-    with pytest.raises(AssertionError, match=r"idled 25 % .*at most 20 % expected: .*waiting for data 25 %"):
+    with pytest.raises(AssertionError, match=r"was idle 25 % .*at most 20 % expected: .*waiting for data 25 %"):
         assert_idle_share(open_run(run), 0.2)
 
 

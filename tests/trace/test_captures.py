@@ -12,7 +12,7 @@ from jax.profiler import ProfileData, ProfileOptions, StepTraceAnnotation, Trace
 from jax.sharding import NamedSharding, PartitionSpec
 
 from trackside.trace import TraceReport, analyse_trace
-from trackside.trace.files import find_trace_files
+from trackside.trace.trace_files import find_trace_files
 from trackside.trace.xspace import read_xspace
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
@@ -106,6 +106,15 @@ def test_events_are_those_that_jax_reads(linen_folder):
         np.testing.assert_allclose(np.diff(plane.events.start_ps / 1e3), np.diff(starts), atol=1.0)
         ops = [dict(event.stats).get("hlo_op", "") for event in events]
         assert [plane.text(each) for each in plane.events.stat("hlo_op").tolist()] == ops
+
+
+@pytest.mark.parametrize("name", ["linen_report", "sharded_report"])
+def test_reports_are_read_back_as_they_were(name, request):
+    """The report of a real trace, written as JSON and read again, is the same report."""
+    report = request.getfixturevalue(name)
+    again = TraceReport.from_dict(json.loads(json.dumps(report.to_dict())))
+    assert again == report
+    assert again.to_dict() == report.to_dict()
 
 
 def test_steps_of_the_window(linen_report):

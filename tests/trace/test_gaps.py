@@ -5,7 +5,7 @@ import pytest
 
 from tests.trace.synthetic import PlaneWriter, cpu_op, space
 from trackside.trace.gaps import BETWEEN, INSIDE, DeviceTime, HostActivity, find_gaps
-from trackside.trace.sharing import Segments, share_wall
+from trackside.trace.overlap import Segments, share_wall
 from trackside.trace.tables import Coverage
 from trackside.trace.xspace import read_xspace
 

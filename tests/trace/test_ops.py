@@ -3,8 +3,8 @@
 import pytest
 
 from tests.trace.synthetic import STEP_PROGRAM, computation, hlo_proto, instruction
+from trackside.trace.device_events import OpKey, Program
 from trackside.trace.hlo import Frame, HloModule
-from trackside.trace.layouts import OpKey, Program
 from trackside.trace.ops import OpInfo, describe_ops, find_module
 from trackside.trace.xspace import EventMetadata
 

@@ -8,7 +8,7 @@ from tests.trace.test_analyse import NS, cpu_space
 from trackside.trace import analyse_trace
 from trackside.trace.flops import FlopRow, FlopTable
 from trackside.trace.rates import achieved_rates, rate_under, step_rate
-from trackside.trace.report import TraceReport
+from trackside.trace.trace_report import TraceReport
 
 DENSE = ("loss", "Net", "Dense_0")
 FLOPS = FlopTable(

@@ -17,9 +17,8 @@ import numpy as np
 
 from trackside.report.best_metric import BestMetric, best_of, choose_metric
 from trackside.report.run_status import RunStatus, judge_status
-from trackside.runs.event_file import process_index_of
-from trackside.runs.liveness import is_held
-from trackside.runs.status import UNKNOWN, status_of
+from trackside.runs.run_folders import process_index_of
+from trackside.runs.run_status import UNKNOWN, is_held, status_of
 
 MAX_SCANNED_BYTES = 64 << 20
 _END_BYTES = 8 << 20

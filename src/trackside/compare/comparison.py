@@ -1,4 +1,4 @@
-"""Two runs compared: what got slower, how sure that is, and what changed."""
+"""Two runs compared: what got slower, how certain that is, and what changed."""
 
 import os
 import re
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
-from trackside.compare.cause import Cause
-from trackside.compare.difference import Difference
+from trackside.compare.difference import Cause, Difference
 from trackside.compare.program_causes import program_causes
 from trackside.compare.run_causes import run_causes
 from trackside.compare.sections import (
@@ -20,7 +19,7 @@ from trackside.compare.sections import (
     scope_differences,
 )
 from trackside.compare.sides import Side, read_sides
-from trackside.compare.step_time import StepSeries, StepTimeChange, compare_step_times
+from trackside.compare.undisturbed_step import StepSeries, StepTimeChange, compare_step_times
 from trackside.errors import ConfigError
 from trackside.profiling.ledger import COMPILE
 from trackside.profiling.ledger_text import part_name
@@ -50,15 +49,15 @@ class Comparison:
     memory: tuple[Difference, ...]
     compiles: tuple[Difference, ...]
     causes: tuple[Cause, ...]
-    """What changed in the program and around it, that which accounts for most time first."""
+    """What changed in the program and around it, what accounts for most time first."""
     notes: tuple[str, ...] = ()
     """What could not be compared, and why."""
     max_slowdown: float | None = None
-    """The share by which steps may take longer; None if nothing was asked for."""
+    """The share by which steps may take longer; None if no limit was given."""
 
     @property
     def is_regression(self) -> bool:
-        """Whether steps take longer for sure, and by more than `max_slowdown`; never without one."""
+        """Whether steps are significantly slower, by more than `max_slowdown`; never without one."""
         return self.max_slowdown is not None and self.step_time.is_beyond(self.max_slowdown)
 
     @property
@@ -74,18 +73,18 @@ class Comparison:
 
     @property
     def main_part(self) -> Difference | None:
-        """The part of the ledger that most of a difference in step time lies in; None where none stands out."""
+        """The part of the ledger that accounts for most of a difference in step time; None if none stands out."""
         if self.step_time.verdict not in ("slower", "faster"):
             return None
         sign = 1.0 if self.step_time.verdict == "slower" else -1.0
-        # Compiling is no part of a step. A part without an interval may be it as well: short runs have no other.
+        # Compiling is not part of a step. A part without an interval may be it too: short runs have no others.
         found = [one for one in self.parts if one.name != COMPILE and (one.is_significant or one.low is None)]
         largest = max(found, key=lambda one: sign * one.change, default=None)
         return largest if largest is not None and sign * largest.change > 0 else None
 
     def render(self, width: int = 80) -> RenderableType:
         """For a terminal: a renderable of rich, within `width` columns; a console without colours prints plain text."""
-        from trackside.compare.render import render_comparison
+        from trackside.compare.comparison_console import render_comparison
 
         return render_comparison(self, width)
 
@@ -120,12 +119,12 @@ def compare_runs(
 
     Args:
         a: The first: a run, its folder or event file; or a trace's folder or `*.xplane.pb` file.
-        b: The second, of the same kind; what is said is said of it.
+        b: The second, of the same kind; verdicts are about this one.
         max_slowdown: By how much a step of the second may take longer, as a share (0.05) or as text ("5%"), before
             that counts as a regression.
 
     Raises:
-        ConfigError: `max_slowdown` is no share, or one is a run and the other a trace.
+        ConfigError: `max_slowdown` is not a share, or one is a run and the other a trace.
         RunError: A run cannot be found or read.
         TraceError: A trace cannot be found or read.
     """

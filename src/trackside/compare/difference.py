@@ -1,6 +1,7 @@
-"""A quantity in two runs: both values, what changed, and how sure that is."""
+"""What two runs differ in: a quantity, with both values and how certain the change is, or a cause of such a change."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -45,7 +46,7 @@ class Difference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether it changed for sure: the interval does not hold zero, or the figures have no noise and differ."""
+        """Whether it changed significantly: the interval does not hold zero, or exact figures differ."""
         if self.is_exact:
             return self.change != 0
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
@@ -60,6 +61,31 @@ class Difference:
         }
 
 
+@dataclass(frozen=True)
+class Cause:
+    """Something that changed from the first run to the second."""
+
+    id: str
+    """Which rule it comes from, such as `scope_added`."""
+    title: str
+    """What changed, in one clause."""
+    evidence: Mapping[str, str | int | float] = field(default_factory=dict)
+    """The figures that it is based on. Names end in their unit: `_s`, `_share`, `_bytes`."""
+    subject: str = ""
+    """What it is about, where a rule may find several things: a scope, a function."""
+    change_s: float | None = None
+    """Seconds per step that it accounts for, if the traces show it."""
+
+    @property
+    def label(self) -> str:
+        """The id as people read it: `scope-added`."""
+        return self.id.replace("_", "-")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
 def interval_of(resampled_changes: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The interval that holds the middle of resampled changes."""
     tail = 50.0 * (1.0 - confidence)
@@ -68,5 +94,5 @@ def interval_of(resampled_changes: np.ndarray, confidence: float = CONFIDENCE) -
 
 
 def largest_first(differences: list[Difference]) -> tuple[Difference, ...]:
-    """Those that are sure first, then by the size of the change."""
+    """Significant ones first, then by the size of the change."""
     return tuple(sorted(differences, key=lambda one: (not one.is_significant, -abs(one.change), one.name)))

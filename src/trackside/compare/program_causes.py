@@ -1,10 +1,10 @@
-"""What changed in the compiled step, told from the programs and tables of two captures."""
+"""What changed in the compiled step, from the programs and tables of two captures."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from trackside.compare.cause import Cause
-from trackside.compare.program import Operation, Outline, outline_of
+from trackside.compare.difference import Cause
+from trackside.compare.program_outline import Operation, Outline, outline_of
 from trackside.compare.sides import Side
 from trackside.compare.traced_steps import TracedSteps
 from trackside.text import count, percent, seconds
@@ -99,7 +99,7 @@ def _changed_types(first: Outline, second: Outline) -> Iterator[Cause]:
     for (old, new), scopes in by_change.items():
         yield Cause(
             "dtype_changed",
-            f"values of type {new} in place of {old} in {_listed(scopes)}",
+            f"values are {new} instead of {old} in {_listed(scopes)}",
             {"before": old, "after": new, "num_scopes": len(scopes)},
             scopes[0],
         )
@@ -136,7 +136,7 @@ def _changed_fusions(before: TracedSteps, after: TracedSteps, first: Outline, se
         change_s = _change_of(before.scopes, after.scopes, key)
         yield Cause(
             "fusion_split" if is_split else "fusion_merged",
-            f"what {scope} computes ({phase}) now takes {count(new, 'kernel')} in place of {old}",
+            f"what {scope} computes ({phase}) now takes {count(new, 'kernel')} instead of {old}",
             {"kernels_before": old, "kernels_after": new},
             scope,
             change_s,

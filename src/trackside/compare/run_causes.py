@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trackside.compare.cause import Cause
+from trackside.compare.difference import Cause
 from trackside.compare.sides import Side
 from trackside.findings.compile_rules import compile_time_s
-from trackside.text import count
+from trackside.text import count, head
 
 MIN_BATCH_CHANGE = 0.01
 # Where a run is written to and what it is called has no part in how fast it is.
@@ -44,7 +44,7 @@ def _changed_compiles(before: Side, after: Side) -> Iterator[Cause]:
         reasons = _reasons(rows)
         yield Cause(
             "more_recompiles",
-            f"{function} was compiled {count(second[function], 'time')} in place of {first[function]}"
+            f"{function} was compiled {count(second[function], 'time')} instead of {first[function]}"
             + (f": {reasons}" if reasons else ""),
             {
                 "compiles_before": first[function],
@@ -72,7 +72,7 @@ def _changed_batch_size(before: Side, after: Side) -> Iterator[Cause]:
     if first and second and abs(second / first - 1.0) > MIN_BATCH_CHANGE:
         yield Cause(
             "batch_size_changed",
-            f"a step has {second:.4g} examples in place of {first:.4g}",
+            f"a step has {second:.4g} examples instead of {first:.4g}",
             {"examples_before": first, "examples_after": second},
         )
 
@@ -87,7 +87,7 @@ def _changed_config(before: Side, after: Side) -> Iterator[Cause]:
     if changes and first and second:
         shown = ", ".join(f"{path} {change}" for path, change in list(changes.items())[:_NUM_LISTED])
         more = f" and {len(changes) - _NUM_LISTED} more" if len(changes) > _NUM_LISTED else ""
-        yield Cause("config_changed", f"the configuration: {shown}{more}", changes, next(iter(changes)))
+        yield Cause("config_changed", f"the configuration changed: {shown}{more}", changes, next(iter(changes)))
 
 
 _MISSING = object()
@@ -107,8 +107,7 @@ def flat_config(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+    return head(str(value), _MAX_TEXT)
 
 
 def _changed_environment(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Cause]:
@@ -122,7 +121,7 @@ def _changed_environment(before: Mapping[str, Any], after: Mapping[str, Any]) ->
     }
     if changed:
         shown = ", ".join(f"{name} {change}" for name, change in changed.items())
-        yield Cause("versions_changed", f"other versions: {shown}", changed, next(iter(changed)))
+        yield Cause("versions_changed", f"versions changed: {shown}", changed, next(iter(changed)))
     places = {
         text: f"{_text(before.get(name))} -> {_text(after.get(name))}"
         for name, text in _PLACES
@@ -130,13 +129,15 @@ def _changed_environment(before: Mapping[str, Any], after: Mapping[str, Any]) ->
     }
     if places:
         shown = ", ".join(f"{name} {change}" for name, change in places.items())
-        yield Cause("device_changed", f"another machine: {shown}", places, next(iter(places)))
+        yield Cause("device_changed", f"the machine changed: {shown}", places, next(iter(places)))
     yield from _changed_code(before.get("git") or {}, after.get("git") or {})
 
 
 def _changed_code(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Cause]:
     commits = [str(side.get("commit", ""))[:9] for side in (before, after)]
     if all(commits) and commits[0] != commits[1]:
-        yield Cause("code_changed", f"another commit: {commits[0]} -> {commits[1]}", {"commit": " -> ".join(commits)})
+        yield Cause(
+            "code_changed", f"the commit changed: {commits[0]} -> {commits[1]}", {"commit": " -> ".join(commits)}
+        )
     elif before.get("dirty") or after.get("dirty"):
-        yield Cause("code_changed", "the code may differ: one was run with changes that were not committed")
+        yield Cause("code_changed", "the code may differ: one run had uncommitted changes")

@@ -25,8 +25,8 @@ _CALLBACKS = "callbacks"
 def ledger_differences(before: Side, after: Side, rng: np.random.Generator) -> tuple[Difference, ...]:
     """Seconds per step by part of the ledger, the most certain and largest first.
 
-    Rows of where the time went, about one per second, give the figures and how sure they are; those in which something
-    compiled are left out, and the first of a run. Where there are too few, the totals of the runs stand for themselves.
+    Rows of where the time went, about ten per second at most, give the figures and how certain they are; those in which
+    something compiled are left out, and the first of a run. If there are too few, the totals of the runs are compared.
     """
     if before.ledger is None or after.ledger is None:
         return ()
@@ -135,7 +135,7 @@ def memory_differences(before: Side, after: Side) -> tuple[Difference, ...]:
     figures = _memory_figures(before), _memory_figures(after)
     names = [name for name in figures[0] if name in figures[1]]
     found = [
-        # What the process holds depends on its allocator and its libraries; all else is counted.
+        # What the process holds depends on its allocator and its libraries; everything else is counted.
         Difference(name, figures[0][name], figures[1][name], "bytes", is_exact="process" not in name)
         for name in names
     ]

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from trackside.compare.step_time import MIN_WINDOW, StepSeries
-from trackside.compare.traced_steps import TracedSteps, flops_by_scope, read_traced_steps, traced_steps_from_row
+from trackside.compare.traced_steps import TracedSteps, flops_by_scope, read_traced_steps, traced_steps_from_report
+from trackside.compare.undisturbed_step import MIN_WINDOW, StepSeries
 from trackside.errors import ConfigError
 from trackside.profiling.ledger import LedgerTotals
 from trackside.runs import MetricTable, Run, open_run
-from trackside.runs.event_file import process_index_of
+from trackside.runs.run_folders import process_index_of
 from trackside.trace import TraceError
+from trackside.trace.capture_row import analysed_captures
 
 RunOrPath = Run | str | os.PathLike[str]
 
@@ -24,7 +25,7 @@ class Side:
     """What is known of one of two runs. What was not measured is empty or None."""
 
     name: str
-    """What it is called: its folder's name, with as many folders above it as tell it from the other side."""
+    """What it is called: its folder's name, with as many folders above it as tell the two sides apart."""
     path: str
     kind: str
     """`run` or `trace`."""
@@ -66,14 +67,14 @@ def read_sides(before: RunOrPath, after: RunOrPath) -> tuple[Side, Side]:
     if sides[0].kind != sides[1].kind:
         run, trace = sorted(sides, key=lambda side: side.kind)
         raise ConfigError(
-            f"{run.path} is a run and {trace.path} a trace; compare two runs or two traces. A run's own captures lie "
+            f"{run.path} is a run and {trace.path} a trace; compare two runs or two traces. A run's own captures are "
             "below its tensorboard folder"
         )
     return _told_apart(*sides)
 
 
 def _told_apart(before: Side, after: Side) -> tuple[Side, Side]:
-    """The sides as they are, or where they are called the same, named with the folders that they lie in."""
+    """The sides as they are, or where they are called the same, named with the folders that they are in."""
     if before.name != after.name:
         return before, after
     first, second = (Path(side.path).resolve().parts for side in (before, after))
@@ -148,15 +149,15 @@ def _side_of_run(run: Run) -> Side:
 
 
 def _is_inside(run: Run) -> np.ndarray:
-    """Which intervals lie away from moments at which the loop waits for all steps in flight; all, if too few do.
+    """Which intervals are away from moments at which the loop waits for all steps in flight; all, if too few are.
 
-    Until then it hears of each step a few batches late, and of the last ones at once: with a slow loader, the intervals
-    before such a moment look too short by that, and the ones after it too long.
+    Until then it learns about each step a few batches late, and about the last ones at once: with a slow loader, the
+    intervals before such a moment look too short by that, and the ones after it too long.
     """
     times = run.step_times
     settled = [np.unique(run.metrics[mode].step) for mode in ("train_epoch", "val", "test") if mode in run.metrics]
     settled += [np.array([row["step"] for row in rows if row.get("step")]) for rows in (run.checkpoints, run.memory)]
-    settled += [np.array([row["first_step"] - 1, row["last_step"]]) for row in run.captures]
+    settled += [np.array([capture.first_step - 1, capture.last_step]) for capture in run.captures]
     moments = np.unique(np.concatenate([np.zeros(1), *settled]))
     # The last such moment before the end of each interval, and the first one from there on.
     after = np.searchsorted(moments, times.step, side="left")
@@ -168,15 +169,14 @@ def _is_inside(run: Run) -> np.ndarray:
 
 
 def _last_capture(run: Run) -> tuple[TracedSteps | None, list[str]]:
-    """The last capture that worked: from its trace, or from what the run wrote down of it where that is gone."""
-    rows = [row for row in run.captures if row.get("report")]
-    if not rows:
+    """The last capture that worked: from its trace, or from the tables that the run kept if the trace is gone."""
+    analysed = analysed_captures(run.captures)
+    if not analysed:
         return None, []
-    row = rows[-1]
-    told = traced_steps_from_row(row)
+    capture, report = analysed[-1]
     try:
-        trace = read_traced_steps(row["path"], program=row["report"].get("step_program"), marked_only=True)
+        trace = read_traced_steps(capture.path, program=report.step_program, marked_only=True)
     except TraceError as error:
-        return told, [f"its capture is known by its tables only, without intervals ({error})"]
-    flops = flops_by_scope(row["report"])
-    return TracedSteps(**{**vars(trace), "flops": flops}), []
+        kept = traced_steps_from_report(report, capture.path)
+        return kept, [f"only the tables of its capture are left, which give no intervals ({error})"]
+    return replace(trace, flops=flops_by_scope(report)), []

@@ -5,21 +5,18 @@ The tables of a trace report hold sums over the window. How sure a difference is
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from trackside.trace.analyse import Analysis, read_space
-from trackside.trace.errors import TraceError
-from trackside.trace.files import find_trace_files, read_trace_file
+from trackside.trace.analyse import Analysis, read_analysis
 from trackside.trace.hlo import HloModule
 from trackside.trace.ops import OpInfo
-from trackside.trace.peak_memory import peak_memory
+from trackside.trace.peak_memory import PeakMemory, peak_memory
 from trackside.trace.tables import NO_SCOPE
-from trackside.trace.wire import WireError
+from trackside.trace.trace_report import TraceReport
 from trackside.trace.xspace import PS_PER_S
 
 _NUMBER = re.compile(r"(\.\d+|\.clone|\.remat\d*)+$")
@@ -69,15 +66,9 @@ def read_traced_steps(source: str | Path, program: str | None = None, marked_onl
     Raises:
         TraceError: If there is no trace, or it cannot be read.
     """
-    files = find_trace_files(Path(source))
-    spaces = [read_space(read_trace_file(file), str(file)) for file in files]
-    try:
-        analysis = Analysis(spaces, program, "train", marked_only)
-        report = analysis.report(tuple(str(file) for file in files))
-    except WireError as error:
-        raise TraceError(f"{source}: is damaged ({error}); take the trace again") from error
+    analysis = read_analysis(source, program=program, marked_only=marked_only)
+    report = analysis.report
     module = report.modules.get(report.step_program or "")
-    memory = None if module is None else peak_memory(module.proto)
     scope_s, op_s = _sum_by_step(analysis)
     return TracedSteps(
         source=str(source),
@@ -85,46 +76,45 @@ def read_traced_steps(source: str | Path, program: str | None = None, marked_onl
         num_steps=report.num_steps,
         scopes=scope_s,
         ops=op_s,
-        step_s=_step_seconds(report.to_dict()),
+        step_s=_step_seconds(report),
         module=module,
-        peak_bytes={} if memory is None else _memory_figures(vars(memory)),
+        peak_bytes=_memory_figures(None if module is None else peak_memory(module.proto)),
     )
 
 
-def traced_steps_from_row(row: Mapping[str, Any]) -> TracedSteps | None:
-    """What a run's row `capture` tells of its window, where the trace itself is gone; None if it failed."""
-    report = row.get("report")
-    if not report:
-        return None
-    num_devices = sum(device["window_s"] > 0 for device in report["devices"])
-    num_steps = (report["num_steps"] or 0) * num_devices
-    if not num_steps:
-        return None
+def traced_steps_from_report(report: TraceReport, source: str) -> TracedSteps | None:
+    """What is known about a captured window whose trace is gone; None if its steps are not known.
 
-    def table(name: str, key_of: Any) -> dict[Key, PerStep]:
-        sums: dict[Key, float] = defaultdict(float)
-        for entry in report[name]["rows"]:
-            sums[key_of(entry)] += entry["busy_s"] / num_steps
-        return {key: PerStep(busy_s) for key, busy_s in sums.items()}
-
+    Args:
+        report: The tables that the run kept.
+        source: Where the trace was.
+    """
+    if report.per_step(0.0) is None:
+        return None
     return TracedSteps(
-        source=str(row.get("path", "")),
-        step_program=report["step_program"],
-        num_steps=report["num_steps"],
-        scopes=table("scopes", lambda entry: (entry["scope"], entry["phase"])),
-        ops=table("ops", lambda entry: (plain_name(entry["op"]), entry["scope"], entry["phase"])),
+        source=source,
+        step_program=report.step_program,
+        num_steps=report.num_steps,
+        scopes=_mean_per_step(report, (((row.scope, row.phase), row.busy_s) for row in report.scopes)),
+        ops=_mean_per_step(report, (((plain_name(row.op), row.scope, row.phase), row.busy_s) for row in report.ops)),
         step_s=_step_seconds(report),
         flops=flops_by_scope(report),
-        peak_bytes=_memory_figures(report.get("peak_memory") or {}),
+        peak_bytes=_memory_figures(report.peak_memory),
     )
 
 
-def flops_by_scope(report: Mapping[str, Any]) -> dict[Key, float]:
-    """The FLOPs per step that a report holds as plain values."""
-    rows = (report.get("flops") or {}).get("rows", ())
+def _mean_per_step(report: TraceReport, times: Iterable[tuple[Key, float]]) -> dict[Key, PerStep]:
     sums: dict[Key, float] = defaultdict(float)
-    for row in rows:
-        sums["/".join(row["scope"]) or NO_SCOPE, row["phase"]] += row["flops"]
+    for key, busy_s in times:
+        sums[key] += report.per_step(busy_s) or 0.0
+    return {key: PerStep(mean_s) for key, mean_s in sums.items()}
+
+
+def flops_by_scope(report: TraceReport) -> dict[Key, float]:
+    """FLOPs per step by scope path and phase; empty if they were not counted."""
+    sums: dict[Key, float] = defaultdict(float)
+    for row in () if report.flops is None else report.flops.rows:
+        sums["/".join(row.scope) or NO_SCOPE, row.phase] += row.flops
     return dict(sums)
 
 
@@ -133,18 +123,19 @@ def plain_name(op: str) -> str:
     return _NUMBER.sub("", op)
 
 
-def _memory_figures(memory: Mapping[str, Any]) -> dict[str, float]:
-    names = {"parameter_bytes": "arguments", "temporary_bytes": "temporaries", "output_bytes": "outputs"}
-    return {text: memory[name] for name, text in names.items() if memory.get(name) is not None}
+def _memory_figures(memory: PeakMemory | None) -> dict[str, float]:
+    if memory is None:
+        return {}
+    figures = {"arguments": memory.parameter_bytes, "temporaries": memory.temporary_bytes}
+    return {**figures, "outputs": memory.output_bytes}
 
 
-def _step_seconds(report: Mapping[str, Any]) -> np.ndarray:
+def _step_seconds(report: TraceReport) -> np.ndarray:
     """From the start of each step to that of the next, on the first device that made them."""
-    runs = report["runs"]
-    chosen = [index for index, name in enumerate(runs["program"]) if name == report["step_program"]]
-    chosen = [index for index in chosen if runs["device"][index] == runs["device"][chosen[0]]]
-    starts = np.array([runs["start_s"][index] for index in chosen])
-    num_steps = np.array([max(runs["num_steps"][index], 1) for index in chosen])
+    runs = report.runs
+    chosen = [index for index, name in enumerate(runs.program) if name == report.step_program]
+    chosen = [index for index in chosen if runs.device[index] == runs.device[chosen[0]]]
+    starts, num_steps = runs.start_s[chosen], np.maximum(runs.num_steps[chosen], 1)
     return np.diff(starts) / num_steps[:-1] if len(starts) > 1 else np.zeros(0)
 
 

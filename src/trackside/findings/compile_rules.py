@@ -1,4 +1,4 @@
-"""Rules on compiles: what compiles again and again, a last batch of another shape, compilation that takes too long."""
+"""Rules on compiles: functions that keep being recompiled, a smaller last batch, compiling that takes too long."""
 
 import re
 from collections import Counter
@@ -13,22 +13,24 @@ from trackside.text import count, percent, seconds
 MIN_RECOMPILES = 2
 """One may be a warm-up: an array that is committed from the second step on, say."""
 SEVERE_RECOMPILES = 10
-"""So many are no accident, and there is no end to them."""
+"""This many are not an accident, and will not stop."""
 SEVERE_RECOMPILE_SHARE = 0.2
 
 MIN_RAGGED_SHARE = 0.01
 MIN_RAGGED_S = 5.0
-"""A recompile that costs less, of time and of the run, is told for information."""
+"""A recompile that costs less, both in time and as a share of the run, is reported for information."""
 
 MIN_COMPILE_S = 10.0
-"""Every training compiles; what is over in less is not worth a change."""
+"""Every training compiles; less than this is not worth a change."""
 MIN_COMPILE_SHARE = 0.3
 SEVERE_COMPILE_SHARE = 0.6
 SEVERE_COMPILE_S = 60.0
 
+_KIND_NAMES = {"static": "static value", "committed": "placement"}
+
 
 def recompiling(facts: RunFacts) -> Iterator[Finding]:
-    """A function compiles again and again; one finding for each. A last batch of another shape is none of them."""
+    """A function is recompiled again and again; one finding for each. A smaller last batch does not count."""
     last_steps = _last_steps(facts)
     rows = [row for row in _recompiles(facts) if not is_ragged_last_batch(row, last_steps)]
     for function in dict.fromkeys(row["function"] for row in rows):
@@ -42,7 +44,7 @@ def recompiling(facts: RunFacts) -> Iterator[Finding]:
         yield Finding(
             "recompiling",
             "severe" if is_severe else "warning",
-            f"{function} compiled again {count(number, 'time')} and lost {seconds(cost_s)}{_because(own)}",
+            f"{function} was recompiled {count(number, 'time')} ({seconds(cost_s)}){_because(own)}",
             {
                 "function": function,
                 "num_recompiles": number,
@@ -56,20 +58,20 @@ def recompiling(facts: RunFacts) -> Iterator[Finding]:
 
 
 def ragged_last_batch(facts: RunFacts) -> Iterator[Finding]:
-    """The last batch of an epoch has another shape, for which a function compiles; one finding for each function."""
+    """The last batch of an epoch is smaller, so that a function is recompiled; one finding for each function."""
     last_steps = _last_steps(facts)
     rows = [row for row in _recompiles(facts) if is_ragged_last_batch(row, last_steps)]
     for function in dict.fromkeys(row["function"] for row in rows):
         own = [row for row in rows if row["function"] == function]
         cost_s = sum(compile_time_s(row) for row in own)
         share = _share_of_wall(facts, cost_s)
-        is_dear = cost_s >= MIN_RAGGED_S or (share or 0.0) >= MIN_RAGGED_SHARE
+        is_expensive = cost_s >= MIN_RAGGED_S or (share or 0.0) >= MIN_RAGGED_SHARE
         change = own[0]["changes"][0]
         yield Finding(
             "ragged_last_batch",
-            "warning" if is_dear else "info",
-            f"the last batch has another shape ({change['old']} -> {change['new']}), for which {function} compiled "
-            f"again in {seconds(cost_s)}",
+            "warning" if is_expensive else "info",
+            f"the last batch is smaller ({change['old']} -> {change['new']}), which cost "
+            f"{_recompiles_in_words(own)} of {function} ({seconds(cost_s)})",
             {
                 "function": function,
                 "leaf": change["path"],
@@ -85,7 +87,7 @@ def ragged_last_batch(facts: RunFacts) -> Iterator[Finding]:
 
 
 def slow_compile(facts: RunFacts) -> Finding | None:
-    """Compilation takes much of the run, and not because something compiles again."""
+    """Compiling takes much of the run, and not because of recompiles."""
     ledger = facts.ledger
     if ledger is None:
         return None
@@ -100,14 +102,14 @@ def slow_compile(facts: RunFacts) -> Finding | None:
     return Finding(
         "slow_compile",
         "severe" if share >= SEVERE_COMPILE_SHARE and cost_s >= SEVERE_COMPILE_S else "warning",
-        f"{percent(share)} of wall is compilation",
+        f"compiling takes {percent(share)} of wall time",
         evidence,
-        'keep compiled programs with jax.config.update("jax_compilation_cache_dir", ...), and scan over equal layers',
+        _advice_for_slow_compile(facts),
     )
 
 
 def is_ragged_last_batch(row: Mapping[str, Any], last_steps: frozenset[int]) -> bool:
-    """Whether a row tells of a batch with fewer examples at an epoch's last step: only leading sizes, all smaller."""
+    """Whether a row is about a batch with fewer examples at an epoch's last step: only leading sizes, all smaller."""
     changes = row["changes"]
     if row["step"] not in last_steps or not changes or any(change["kind"] != "shape" for change in changes):
         return False
@@ -117,6 +119,14 @@ def is_ragged_last_batch(row: Mapping[str, Any], last_steps: frozenset[int]) -> 
 def compile_time_s(row: Mapping[str, Any]) -> float:
     """What a compile took: tracing, lowering and compiling."""
     return sum(row.get(part) or 0.0 for part in ("trace_s", "lower_s", "compile_s"))
+
+
+def _advice_for_slow_compile(facts: RunFacts) -> str:
+    if any(row.get("cache") in ("hit", "miss") for row in facts.compiles):
+        return (
+            "scan over equal layers to make the program smaller; the compilation cache is on, so a rerun compiles less"
+        )
+    return 'keep compiled programs with jax.config.update("jax_compilation_cache_dir", ...), and scan over equal layers'
 
 
 def _is_shorter(old: str, new: str) -> bool:
@@ -138,12 +148,17 @@ def _share_of_wall(facts: RunFacts, cost_s: float) -> float | None:
 
 
 def _because(rows: list[dict[str, Any]]) -> str:
-    """The argument that changed most often."""
+    """The argument that changed most often, as a clause."""
     changed = Counter((row["changes"][0]["path"], row["changes"][0]["kind"]) for row in rows if row["changes"])
     if not changed:
         return ""
     (path, kind), _ = changed.most_common(1)[0]
-    return f", for another {kind.replace('_', ' ')} of {path}"
+    return f" because the {_KIND_NAMES.get(kind, kind.replace('_', ' '))} of {path} changed"
+
+
+def _recompiles_in_words(rows: list[dict[str, Any]]) -> str:
+    number = len({(row["step"], row["num_recompiles"]) for row in rows})  # a call may compile several programs
+    return "one recompile" if number == 1 else count(number, "recompile")
 
 
 def _advice(suggestion: str) -> str:

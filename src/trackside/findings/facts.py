@@ -1,12 +1,16 @@
 """What the rules judge: the measurements of a run as plain data, given directly or read from its event rows."""
 
+import contextlib
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from trackside.profiling.ledger import CHECKPOINTING, COMPILE, VALIDATION, LedgerTotals
+from trackside.trace.capture_row import CaptureRow
 
 # Nothing grows with the run: what is older than this many rows of a kind no longer counts.
 MAX_STEP_TIMES = 4096
@@ -18,7 +22,7 @@ NUM_FIRST_EPOCHS = 64
 """Epochs that stay when others are forgotten: a last batch of another shape compiles in the first."""
 
 _NOT_IDLE = frozenset({VALIDATION, CHECKPOINTING, COMPILE})
-"""What may come between two epochs by design, and what rules of their own are for."""
+"""What may come between two epochs by design, and has its own rules."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class RunFacts:
     """The epochs that are over."""
     compiles: list[dict[str, Any]] = field(default_factory=list)
     """The rows `compile`, but for those of single operations and of the trainer's set-up."""
-    captures: list[dict[str, Any]] = field(default_factory=list)
+    captures: Sequence[Mapping[str, Any]] = field(default_factory=list)
     """The rows `capture`; `report` is what `TraceReport.to_dict` gives."""
     leaks: list[dict[str, Any]] = field(default_factory=list)
     """The rows `memory_leak`."""
@@ -66,7 +70,7 @@ def facts_from_events(rows: Iterable[Mapping[str, Any]]) -> RunFacts:
     """The measurements that the rows of a run's event file hold.
 
     Args:
-        rows: The rows in order, as `trackside.events.read_events` gives them. Kinds that tell nothing are passed over.
+        rows: The rows in order, as `trackside.events.read_events` gives them. Rows of other kinds are skipped.
     """
     collector = FactCollector()
     for row in rows:
@@ -77,18 +81,22 @@ def facts_from_events(rows: Iterable[Mapping[str, Any]]) -> RunFacts:
 class FactCollector:
     """Gathers facts from event rows as they come, in memory that does not grow with the run.
 
-    A row `leg` begins a ledger anew: rows `ledger` are totals since then, and the legs add up. A row `between_epochs`
+    A row `leg` begins a new ledger: rows `ledger` are totals since then, and the legs add up. A row `between_epochs`
     has the parts of the ledger from the completion of an epoch's last step to the call of the next epoch's first.
+
+    The same rows give the same facts whether they are added while they are written or read from the file later. For a
+    training that resumes, add the rows of its earlier legs first.
     """
 
     def __init__(self) -> None:
         self._earlier_legs: LedgerTotals | None = None
         self._leg: LedgerTotals | None = None
         self._has_begun = False
-        self._step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
+        self._step_time_s: float | None = None
+        self._logged_step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._epochs: dict[int, EpochFacts] = {}
         self._compiles: deque[dict[str, Any]] = deque(maxlen=MAX_COMPILES)
-        self._captures: deque[dict[str, Any]] = deque(maxlen=MAX_CAPTURES)
+        self._captures: deque[CaptureRow] = deque(maxlen=MAX_CAPTURES)
         self._leaks: deque[dict[str, Any]] = deque(maxlen=MAX_LEAKS)
         self._timers: dict[str, dict[str, Any]] = {}
         self._log_every_n_steps: int | None = None
@@ -99,8 +107,8 @@ class FactCollector:
             "ledger": self._add_ledger,
             "metrics": self._add_metrics,
             "compile": self._add_compile,
-            "capture": lambda row: self._captures.append(dict(row)),
-            "memory_leak": lambda row: self._leaks.append(dict(row)),
+            "capture": lambda row: self._captures.append(CaptureRow.of(row)),
+            "memory_leak": self._add_leak,
             "profiling": self._add_timers,
             "between_epochs": self._add_pause,
             "config": self._add_config,
@@ -108,17 +116,19 @@ class FactCollector:
         }
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take a row; one of a kind that tells nothing is passed over."""
-        reader = self._readers.get(row.get("kind", ""))
+        """Take a row. One of another kind, or one that lacks a field or has something else in it, is skipped."""
+        kind = row.get("kind")
+        reader = self._readers.get(kind) if isinstance(kind, str) else None
         if reader is not None:
-            reader(row)
+            with contextlib.suppress(AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
+                reader(row)
 
     def facts(self) -> RunFacts:
-        """What the rows so far tell."""
+        """What the rows so far say."""
         ledger = _sum(self._earlier_legs, self._leg)
         return RunFacts(
             ledger=ledger,
-            step_time_s=statistics.median(self._step_times) if self._step_times else None,
+            step_time_s=self._step_time_s if self._step_time_s is not None else _median(self._logged_step_times),
             log_every_n_steps=self._log_every_n_steps,
             epochs=list(self._epochs.values()),
             compiles=list(self._compiles),
@@ -130,50 +140,110 @@ class FactCollector:
             platform=self._platform,
         )
 
-    def _add_leg(self, _row: Mapping[str, Any]) -> None:
-        if not self._has_begun:  # so far it was set-up, of which the ledger tells nothing
+    def _add_leg(self, row: Mapping[str, Any]) -> None:
+        first_step = int(row["step"])
+        if not self._has_begun:  # so far it was set-up, which is not in the ledger
             self._compiles.clear()
         self._has_begun = True
         self._earlier_legs = _sum(self._earlier_legs, self._leg)
         self._leg = None
+        # What came after the step from which the leg resumes was lost, and is trained again.
+        self._epochs = {number: epoch for number, epoch in self._epochs.items() if epoch.last_step <= first_step}
 
     def _add_ledger(self, row: Mapping[str, Any]) -> None:
         fields = LedgerTotals.__dataclass_fields__
-        self._leg = LedgerTotals.from_dict({name: value for name, value in row.items() if name in fields})
+        self._leg = msgspec.convert({name: row[name] for name in fields if name in row}, LedgerTotals)
+        if row.get("step_time_s") is not None:
+            self._step_time_s = float(row["step_time_s"])
 
     def _add_metrics(self, row: Mapping[str, Any]) -> None:
         values = row.get("values") or {}
         if row.get("mode") == "train" and values.get("step_time") is not None:
-            self._step_times.append(values["step_time"])
+            self._logged_step_times.append(float(values["step_time"]))
         elif row.get("mode") == "train_epoch":
-            self._epochs.pop(row["epoch"], None)  # one that was trained again after a resume: the last counts
-            self._epochs[row["epoch"]] = EpochFacts(row["epoch"], row["step"], values.get("epoch_time"))
+            number, time_s = int(row["epoch"]), values.get("epoch_time")
+            self._epochs.pop(number, None)  # one that was trained again after a resume: the last counts
+            self._epochs[number] = EpochFacts(number, int(row["step"]), None if time_s is None else float(time_s))
             if len(self._epochs) > MAX_EPOCHS:
                 del self._epochs[list(self._epochs)[NUM_FIRST_EPOCHS]]
 
     def _add_compile(self, row: Mapping[str, Any]) -> None:
-        if not row.get("is_operation"):  # single operations, of which there may be thousands
-            self._compiles.append(dict(row))
+        if not row.get("is_operation"):  # there may be thousands of single operations
+            compiled = {"step": None, "changes": [], "suggestion": "", "num_recompiles": 0, **row}
+            self._compiles.append({**compiled, **vars(msgspec.convert(compiled, _CompileFields))})
+
+    def _add_leak(self, row: Mapping[str, Any]) -> None:
+        self._leaks.append({**row, **vars(msgspec.convert(row, _LeakFields))})
 
     def _add_timers(self, row: Mapping[str, Any]) -> None:
-        self._timers = dict(row.get("operations") or {})
+        self._timers = {
+            name: {**summary, **vars(msgspec.convert(summary, _TimerFields))}
+            for name, summary in (row.get("operations") or {}).items()
+        }
 
     def _add_pause(self, row: Mapping[str, Any]) -> None:
-        epoch = self._epochs.get(row["epoch"])
+        epoch = self._epochs.get(int(row["epoch"]))
         if epoch is not None:
-            idle = {part: part_s for part, part_s in row["parts"].items() if part not in _NOT_IDLE}
+            idle = {part: float(part_s) for part, part_s in row["parts"].items() if part not in _NOT_IDLE}
             reason = max(idle, key=idle.__getitem__, default="")
             self._epochs[epoch.epoch] = replace(epoch, idle_after_s=sum(idle.values()), idle_reason=reason)
 
     def _add_config(self, row: Mapping[str, Any]) -> None:
         trainer = (row.get("config") or {}).get("trainer") or {}
-        logger = trainer.get("logger") or {}
-        self._log_every_n_steps = logger.get("log_every_n_steps", self._log_every_n_steps)
+        cadence = (trainer.get("logger") or {}).get("log_every_n_steps")
+        self._log_every_n_steps = self._log_every_n_steps if cadence is None else int(cadence)
 
     def _add_environment(self, row: Mapping[str, Any]) -> None:
-        self._platform = row.get("backend", self._platform)
-        if "devices" in row:
+        self._platform = self._platform if row.get("backend") is None else str(row["backend"])
+        if row.get("devices") is not None:
             self._num_devices = len(row["devices"])
+
+
+@dataclass
+class _Change:
+    path: str
+    kind: str
+    old: str
+    new: str
+
+
+@dataclass
+class _CompileFields:
+    """What the rules need of a row `compile`."""
+
+    function: str
+    step: int | None
+    changes: list[dict[str, Any]]
+    suggestion: str
+    num_recompiles: int
+    trace_s: float | None = None
+    lower_s: float | None = None
+    compile_s: float | None = None
+
+    def __post_init__(self) -> None:
+        msgspec.convert(self.changes, list[_Change])
+
+
+@dataclass
+class _LeakFields:
+    """What the rules need of a row `memory_leak`."""
+
+    name: str
+    step: int
+    bytes_per_step: float
+    since_step: int
+
+
+@dataclass
+class _TimerFields:
+    """What the rules need of a timer."""
+
+    avg_time: float
+    count: int
+
+
+def _median(values: Collection[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def _mean_batch_size(ledger: LedgerTotals | None) -> int | None:

@@ -21,9 +21,9 @@ class Finding:
     severity: Severity
     """`info` explains, `warning` is worth a change, `severe` wastes a large part of the run."""
     title: str
-    """What is the matter, in one clause with the number that matters most."""
+    """What is wrong, in one clause with the number that matters most."""
     evidence: dict[str, float | int | str]
-    """The figures that it rests on. Names end in their unit: `_s`, `_share`, `_bytes`."""
+    """The figures that it is based on. Names end in their unit: `_s`, `_share`, `_bytes`."""
     advice: str
     """What to do, in one line."""
     subject: str = field(default="")
@@ -41,7 +41,7 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """All in one line: what is the matter, and what to do."""
+        """Everything in one line: what is wrong, and what to do."""
         return f"{self.label}: {self.title}; {self.advice}"
 
     @property
@@ -55,10 +55,10 @@ class Finding:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Finding":
-        """Back from plain values. Other keys, such as those of an event row, are passed over.
+        """Back from plain values. Other keys, such as those of an event row, are ignored.
 
         Raises:
-            ConfigError: A field is missing, or the severity is none.
+            ConfigError: A field is missing, or the severity is not one of `SEVERITIES`.
         """
         missing = [name for name in ("id", "severity", "title", "evidence", "advice") if name not in plain]
         if missing:

@@ -1,4 +1,4 @@
-"""Rules on memory: what grows and does not come back, as the memory profiler has found it."""
+"""Rules on memory: what grows without end, as the memory profiler found it."""
 
 from collections.abc import Iterator
 
@@ -7,25 +7,25 @@ from trackside.findings.finding import Finding
 from trackside.text import num_bytes
 
 SEVERE_BYTES_PER_STEP = 1 << 20
-"""A gigabyte in a thousand steps ends most runs before they are done."""
+"""At a gigabyte per thousand steps, most runs fail before they are done."""
 
 _HOST = "host memory"
 
 
 def memory_growth(facts: RunFacts) -> Iterator[Finding]:
-    """Memory grows all the time: `host_memory_growth` or `device_memory_growth`, one for each thing that does."""
-    for leak in {leak["name"]: leak for leak in facts.leaks}.values():  # each leg names its own; the last counts
+    """Memory keeps growing: `host_memory_growth` or `device_memory_growth`, one for each thing that grows."""
+    for leak in {leak["name"]: leak for leak in facts.leaks}.values():  # each leg finds its own; the last counts
         name, rate = leak["name"], leak["bytes_per_step"]
         is_host = name == _HOST
-        verb = "grow" if name.endswith("s") else "grows"
+        has = "have" if name.endswith("s") else "has"
         yield Finding(
             "host_memory_growth" if is_host else "device_memory_growth",
             "severe" if rate >= SEVERE_BYTES_PER_STEP else "warning",
-            f"{name} {verb} by {num_bytes(100 * rate)} per 100 steps since step {leak['since_step']}",
+            f"{name} {has} grown by {num_bytes(100 * rate)} per 100 steps since step {leak['since_step']}",
             {"memory": name, "bytes_per_step": rate, "since_step": leak["since_step"], "found_at_step": leak["step"]},
-            "look for lists and caches that keep batches, metrics or results of steps"
+            "look for lists and caches that keep batches, metrics or results of earlier steps"
             if is_host
-            else "look for arrays that are kept from step to step, such as a list of losses; keep numbers instead: "
-            "float(x)",
+            else "look for arrays that are kept from step to step, such as a list of losses; keep plain numbers "
+            "instead: float(x)",
             subject=name,
         )

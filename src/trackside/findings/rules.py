@@ -48,13 +48,13 @@ RULES: tuple[Rule, ...] = (
     high_loss_fn_computation,
     low_coverage,
 )
-"""The rules, in the order in which findings of one severity are told."""
+"""The rules, in the order in which findings of the same severity are reported."""
 
 
 def find(facts: RunFacts, rules: Iterable[Rule] = RULES) -> list[Finding]:
     """What the rules find in a run, the most severe first.
 
-    A rule that raises is reported in the log and left out: no verdict is worth the end of a training.
+    A rule that raises is reported in the log and skipped: no verdict is worth ending a training.
 
     Args:
         facts: The measurements.
@@ -71,5 +71,5 @@ def _apply(rule: Rule, facts: RunFacts) -> list[Finding]:
             return []
         return [found] if isinstance(found, Finding) else list(found)
     except Exception:
-        LOGGER.warning("the rule %s failed, and is left out", getattr(rule, "__name__", rule), exc_info=True)
+        LOGGER.warning("the rule %s failed and was skipped", getattr(rule, "__name__", rule), exc_info=True)
         return []

@@ -1,7 +1,7 @@
 """Rules on timers: the performance analysis of the profiling guide, for loops that are timed by `TrainingProfiler`.
 
-Times are means per operation. A loop's iteration is one batch and one step, so shares are of these two together; where
-the next batch is made while the device computes, an iteration takes less.
+Times are means per operation. A loop's iteration is one batch and one step, so shares are of the two together; if the
+next batch is made while the device computes, an iteration takes less than that.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from trackside.text import percent, seconds
 DATA = "data_batch_production"
 LOSS = "loss_fn_computation"
 STEPS = ("make_step_total", "training_step")
-"""A complete training step; the first of them that was timed."""
+"""A complete training step; the first of these that was timed counts."""
 
 MIN_COUNT = 20
 """The first calls compile and fill caches."""
 MIN_DATA = 0.3
 SEVERE_DATA = 0.6
 MIN_LOSS = 0.6
-"""Loss and gradient are most of a healthy iteration: more than that is where to go on, nothing that is wrong."""
+"""Loss and gradient are most of a healthy iteration: above this they are where to continue, not a fault."""
 MIN_STEP = 0.8
 MAX_LOSS_OF_STEP = 0.7
 """A step that spends less on loss and gradient spends much on something else."""
@@ -48,14 +48,13 @@ def high_data_batch_production(facts: RunFacts) -> Finding | None:
     return Finding(
         "high_data_batch_production",
         "severe" if share >= SEVERE_DATA else "warning",
-        f"{percent(share)} of an iteration is {DATA}, {seconds(iteration.data_s)} per batch",
+        f"{DATA} takes {percent(share)} of an iteration ({seconds(iteration.data_s)} per batch)",
         {
             "data_share": share,
             "data_batch_production_s": iteration.data_s,
             f"{iteration.step_name}_s": iteration.step_s,
         },
-        "consider data loading optimizations: increase num_workers in the DataLoader, use pin_memory=True, preprocess "
-        "data offline",
+        "optimize data loading: increase num_workers in the DataLoader, use pin_memory=True, preprocess data offline",
     )
 
 
@@ -67,9 +66,9 @@ def high_loss_fn_computation(facts: RunFacts) -> Finding | None:
     return Finding(
         "high_loss_fn_computation",
         "info",
-        f"{percent(share)} of an iteration is {LOSS}, {seconds(iteration.loss_s)} per step",
+        f"{LOSS} takes {percent(share)} of an iteration ({seconds(iteration.loss_s)} per step)",
         {"loss_share": share, "loss_fn_computation_s": iteration.loss_s, f"{iteration.step_name}_s": iteration.step_s},
-        "consider model optimizations: reduce model complexity, use mixed precision training, optimize JAX compilation",
+        "optimize the model: reduce model complexity, use mixed precision training, optimize JAX compilation",
     )
 
 
@@ -82,10 +81,10 @@ def high_make_step_total(facts: RunFacts) -> Finding | None:
     if loss_s is not None and loss_s / iteration.step_s >= MAX_LOSS_OF_STEP:
         return None
     evidence: dict[str, float | int | str] = {"step_share": share, f"{name}_s": iteration.step_s}
-    title = f"{percent(share)} of an iteration is {name}"
+    title = f"{name} takes {percent(share)} of an iteration"
     if loss_s is not None:
         evidence["loss_of_step_share"] = loss_s / iteration.step_s
-        title += f", and only {percent(loss_s / iteration.step_s)} of that is {LOSS}"
+        title += f", only {percent(loss_s / iteration.step_s)} of which is {LOSS}"
     return Finding(
         "high_make_step_total",
         "info" if loss_s is None else "warning",
@@ -103,7 +102,7 @@ def _iteration(facts: RunFacts) -> _Iteration | None:
     step = _timed(facts.timers.get(step_name))
     if data is None or step is None or data + step <= 0:
         return None
-    loss = facts.timers.get(LOSS)  # sampled now and then, so that a low count is no sign of a warm-up
+    loss = facts.timers.get(LOSS)  # sampled now and then, so a low count does not mean a warm-up
     return _Iteration(step_name, step, data, None if loss is None else loss["avg_time"])
 
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trackside.trace.capture_row import CaptureRow, analysed_captures
+from trackside.trace.rates import step_rate
 from trackside.trace.rollup import roll_up
-from trackside.trace.scopes import PHASES
-from trackside.trace.tables import ScopeRow
+from trackside.trace.trace_report import TraceReport
 
 MAX_SCOPES = 12
 
@@ -64,35 +65,28 @@ def summarise_scopes(captures: Sequence[Mapping[str, Any]]) -> ScopeSummary | No
     Args:
         captures: The rows `capture` of a run, in order.
     """
-    for row in reversed(captures):
-        report = row.get("report")
-        if report and (report.get("coverage") or {}).get("busy_s"):
-            return _summarise(row, report)
-    return None
+    analysed = analysed_captures(captures)
+    return _summarise(*analysed[-1]) if analysed else None
 
 
-def _summarise(row: Mapping[str, Any], report: Mapping[str, Any]) -> ScopeSummary:
-    busy_s = report["coverage"]["busy_s"]
-    scope_rows = tuple(ScopeRow(**plain) for plain in report["scopes"]["rows"])
-    num_devices = sum(device["window_s"] > 0 for device in report["devices"])
-    per_share_s = busy_s / (report["num_steps"] * num_devices) if report.get("num_steps") and num_devices else None
+def _summarise(capture: CaptureRow, report: TraceReport) -> ScopeSummary:
+    busy_s = report.coverage.busy_s
     scopes = [
-        ScopeShare(scope, shares, None if per_share_s is None else sum(shares.values()) * per_share_s)
-        for scope, shares in roll_up(scope_rows, MAX_SCOPES)
+        ScopeShare(scope, shares, report.per_step(sum(shares.values()) * busy_s))
+        for scope, shares in roll_up(report.scopes.rows, MAX_SCOPES)
     ]
-    memory = report.get("peak_memory") or {}
-    rate = (report.get("scalars") or {}).get("gflops_per_second")
+    memory, rate = report.peak_memory, step_rate(report)
     return ScopeSummary(
-        row.get("session", ""),
-        str(row.get("path", "")),
-        row["first_step"],
-        row["last_step"],
-        {phase: report["phases"][phase] / busy_s for phase in PHASES if phase in report["phases"]},
+        capture.session,
+        capture.path,
+        capture.first_step,
+        capture.last_step,
+        {phase: phase_s / busy_s for phase, phase_s in report.phases.items()},
         scopes,
-        report.get("device_busy"),
-        report["coverage"].get("resolved_share"),
-        None if rate is None else rate * 1e9,
-        row.get("utilisation"),
-        memory.get("peak_temporary_bytes"),
-        "/".join(memory.get("peak_scope") or ()) or None,
+        report.device_busy,
+        report.coverage.resolved_share,
+        rate,
+        capture.utilisation,
+        None if memory is None else memory.peak_temporary_bytes,
+        None if memory is None else "/".join(memory.peak_scope) or None,
     )

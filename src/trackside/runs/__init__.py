@@ -1,15 +1,15 @@
-"""Runs as they lie on disk, read back: finished, running or dead. Nothing here needs jax.
+"""Runs on disk, read back: finished, running or dead. Nothing here needs jax.
 
 `open_run(path)` gives a `Run`.
 """
 
-from trackside.runs.errors import RunError
-from trackside.runs.find import find_runs
+from trackside.errors import RunError
 from trackside.runs.hosts import Host, HostTable, SilentHost, SlowHost
-from trackside.runs.legs import Leg
+from trackside.runs.logged_step_times import StepTimes
 from trackside.runs.metric_table import MetricTable
 from trackside.runs.run import Run, open_run
-from trackside.runs.step_times import StepTimes
+from trackside.runs.run_folders import find_runs
+from trackside.runs.run_legs import Leg
 
 __all__ = [
     "Host",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from trackside.errors import ConfigError
 from trackside.findings import Finding
 from trackside.optional import require
-from trackside.runs.legs import Leg
+from trackside.runs.run_legs import Leg
 
 if TYPE_CHECKING:
     from trackside.runs.run import Run

@@ -1,6 +1,6 @@
 """What is kept of a process that is one of many: how far it is, and where its time went.
 
-Its metrics are those of the first process, which tells of the run; they are passed over without being decoded.
+Its metrics are those of the first process, which describe the run; they are skipped without being decoded.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ import numpy as np
 
 from trackside.findings import facts_from_events
 from trackside.profiling.ledger import LedgerTotals
-from trackside.runs.lines import split_lines
+from trackside.runs.event_file import split_lines
 from trackside.runs.row_collector import RowCollector
 from trackside.runs.row_reader import RowReader
 
@@ -60,7 +60,7 @@ class HostCollector(RowReader):
         return int(self._ledgers[0].get("step") or 0), now.since(earlier)
 
     def add_block(self, block: bytes | memoryview) -> None:
-        """Take whole lines. Those of metrics are passed over, but for torn ones, and the last."""
+        """Take whole lines. Those of metrics are skipped, except that torn ones are counted and the last is read."""
         lines = split_lines(block)
         self.num_damaged += lines.num_torn_metrics(block)
         last = np.flatnonzero(lines.is_metrics)[-1:]
@@ -84,5 +84,5 @@ class HostCollector(RowReader):
             self.status = ""
             self._earlier_legs += [*list(self._ledgers)[-1:], row]
             self._ledgers.clear()
-        elif kind == "ledger" and row.keys() >= _LEDGER_FIELDS:  # one of an older format may tell nothing
+        elif kind == "ledger" and row.keys() >= _LEDGER_FIELDS:  # one of an older format may lack them
             self._ledgers.append(row)

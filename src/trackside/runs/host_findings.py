@@ -1,4 +1,4 @@
-"""Verdicts on the processes of a run, which only a reader of all event files can give."""
+"""Verdicts on single processes of a run, which only a reader of all event files can give."""
 
 from collections.abc import Iterator
 
@@ -8,9 +8,9 @@ from trackside.runs.hosts import HostTable, SilentHost, SlowHost
 from trackside.text import percent, seconds
 
 MIN_SEVERE_SHARE = 0.2
-"""From which share of a step on that the others wait it is severe."""
+"""It is severe if the others wait for at least this share of a step."""
 MAX_FINDINGS = 8
-"""Where many processes stand out, these tell enough; the table of hosts has all."""
+"""If many processes stand out, these are enough; the table of hosts has all of them."""
 
 
 def find_in_hosts(hosts: HostTable | None) -> Iterator[Finding]:
@@ -25,11 +25,11 @@ def find_in_hosts(hosts: HostTable | None) -> Iterator[Finding]:
 
 
 def _slow_host(host: SlowHost) -> Finding:
-    since = f" since step {host.since_step:,}" if host.since_step else ""
+    since = f", since step {host.since_step:,}" if host.since_step else ""
     return Finding(
         "slow_host",
         "severe" if host.excess_share >= MIN_SEVERE_SHARE else "warning",
-        f"{_label(host)} holds up the others for {percent(host.excess_share)} of each step{since}",
+        f"the other processes wait {percent(host.excess_share)} of each step for {_label(host)}{since}",
         {
             "own_per_step_s": host.own_s_per_step,
             "others_median_per_step_s": host.median_s_per_step,
@@ -38,8 +38,8 @@ def _slow_host(host: SlowHost) -> Finding:
             "part_per_step_s": host.part_s_per_step,
             "others_median_part_per_step_s": host.part_median_s_per_step,
         },
-        f"look at that machine, or replace it: {part_name(host.part)} takes {seconds(host.part_s_per_step)} per step "
-        f"there, and {seconds(host.part_median_s_per_step)} in the median of the others",
+        f"check or replace that machine: {part_name(host.part)} takes {seconds(host.part_s_per_step)} per step there, "
+        f"against a median of {seconds(host.part_median_s_per_step)} on the others",
         f"process {host.process_index}",
     )
 
@@ -48,9 +48,9 @@ def _silent_host(host: SilentHost) -> Finding:
     return Finding(
         "silent_host",
         "severe",
-        f"{_label(host)} wrote its last row {seconds(host.silent_s)} before the others, at step {host.step:,}",
+        f"{_label(host)} stopped writing {seconds(host.silent_s)} before the others, at step {host.step:,}",
         {"silent_s": host.silent_s, "last_step": host.step, "others_last_step": host.others_step},
-        "look at the log of that process and at its machine: it is stuck or dead",
+        "check the log of that process and its machine: it is stuck or dead",
         f"process {host.process_index}",
     )
 

@@ -1,4 +1,4 @@
-"""The processes of a run beside each other: which one the others wait for, and which one writes nothing any more.
+"""The processes of a run side by side: which one the others wait for, and which one has stopped writing.
 
 The processes of a run make each step together, so all have the same step time. A slow one shows in what it does itself,
 while the others wait for the device, which waits for the slow one.
@@ -17,7 +17,7 @@ from trackside.runs.host_collector import HostCollector
 MIN_EXCESS_SHARE = 0.05
 """How much of a step the others must wait for a process before it is called slow."""
 MIN_DEVIATIONS = 6.0
-"""How far it must lie off from them, in standard deviations as the median deviation tells them."""
+"""How far it must be from them, in standard deviations as estimated from the median deviation."""
 MIN_SILENCE_S = 60.0
 """For how long a process must have written nothing, while the others did, before it is called silent."""
 
@@ -72,7 +72,7 @@ class SlowHost:
     median_s_per_step: float
     """The median of the same of the others."""
     part: str
-    """The part of the ledger in which it lies off most."""
+    """The part of the ledger in which it differs most."""
     part_s_per_step: float
     part_median_s_per_step: float
     """What the part takes, and in the median of the others."""
@@ -94,7 +94,7 @@ class SlowHost:
 
 @dataclass(frozen=True)
 class SilentHost:
-    """A process that writes nothing any more, or ended without a word, while the others went on."""
+    """A process that stopped writing, or ended without a status, while the others continued."""
 
     process_index: int
     hostname: str
@@ -151,14 +151,14 @@ class HostTable(Sequence[Host]):
 
 
 def host_table(processes: Mapping[int, HostCollector]) -> HostTable:
-    """The processes of a run beside each other.
+    """The processes of a run side by side.
 
     Args:
         processes: What is known of each, by its index.
     """
     hosts = [_host(index, rows, rows.totals) for index, rows in processes.items()]
     slow = find_slow(hosts)
-    # Those that went on for long enough that one may have become slow; one that died early is not among them.
+    # Those that continued for long enough that one may have become slow; one that died early is not among them.
     windows = {index: window for index, rows in processes.items() if (window := rows.recent)}
     if len(windows) >= 2:
         recent = [_host(index, processes[index], totals) for index, (_, totals) in windows.items()]
@@ -192,7 +192,7 @@ def find_slow(hosts: Sequence[Host], since_step: int = 0) -> list[SlowHost]:
 
 
 def find_silent(hosts: Sequence[Host]) -> list[SilentHost]:
-    """Those that write nothing any more while the others do, or ended without a word while the others told how."""
+    """Those that stopped writing while the others continued, or ended without a status while the others wrote one."""
     if len(hosts) < 2:
         return []
     ended_at = np.array([host.ended_at for host in hosts])

@@ -14,9 +14,12 @@ from typing import Any, Union
 import msgspec
 import numpy as np
 
-from trackside.runs.metric_store import MISSING, MetricStore
+from trackside.runs.metric_blocks import MISSING
+from trackside.runs.metric_store import MetricStore
+from trackside.text import NON_FINITE
 
-_NON_FINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
+_MAX_TYPED_METRICS, _MAX_TYPED_MODES = 1024, 64
+"""Beyond these, a type would take longer to make than the rows to read, and have room for much that is not there."""
 _get_step, _get_epoch, _get_t, _get_values = (attrgetter(name) for name in ("step", "epoch", "t", "values"))
 _decode_any = msgspec.json.Decoder().decode
 
@@ -45,7 +48,7 @@ class MetricDecoder:
             try:
                 self._add_rows(self._decoder.decode_lines(lines))
                 return 0, 0
-            except (ValueError, OverflowError):  # of msgspec, for what does not fit; of numpy, for what is no number
+            except (ValueError, OverflowError, RecursionError):  # what does not fit, or is not a number
                 pass
         num_damaged = num_incomplete = 0
         for line in bytes(lines).split(b"\n"):
@@ -53,12 +56,12 @@ class MetricDecoder:
                 continue
             try:
                 row = _decode_any(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 num_damaged += 1
                 continue
             try:
                 self.add_row(row)
-            except (AttributeError, KeyError, TypeError, ValueError):
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
                 num_incomplete += 1
         return num_damaged, num_incomplete
 
@@ -69,18 +72,17 @@ class MetricDecoder:
             AttributeError, KeyError, TypeError, ValueError: It lacks a field, or has something else in it.
         """
         try:
-            step, epoch, t = np.int64(row["step"]), np.int64(row.get("epoch") or 0), float(row["t"])
+            step, epoch, t = int(np.int64(row["step"])), int(np.int64(row.get("epoch") or 0)), float(row["t"])
         except OverflowError as error:
             raise ValueError(str(error)) from error
         mode, values = str(row["mode"]), {name: _number(value) for name, value in row["values"].items()}
         is_new = mode not in self._stores
         store = self._stores.setdefault(mode, MetricStore())
-        if store.learn(values) or is_new:
+        if store.add_row(step, epoch, t, values) or is_new:
             self._decoder = None
-        store.add(step, epoch, t, np.array([[values.get(name, MISSING) for name in store.names]], float))
 
     def forget_types(self) -> None:
-        """Somebody else has added modes or metrics: the next rows may have them."""
+        """Modes or metrics were added elsewhere: the next rows may have them."""
         self._decoder = None
 
     def _add_rows(self, rows: list[Any]) -> None:
@@ -97,7 +99,8 @@ class MetricDecoder:
     def _make_decoder(self) -> None:
         """Make types for the modes and metrics that are known."""
         self._mode_of = {}
-        for mode, store in self._stores.items():
+        few = [(mode, store) for mode, store in self._stores.items() if len(store.names) <= _MAX_TYPED_METRICS]
+        for mode, store in few[:_MAX_TYPED_MODES]:
             with contextlib.suppress(ValueError):  # a name with a quote: rows of such a mode are decoded one by one
                 self._mode_of[_row_type(mode, store.names)] = mode
         if self._mode_of:
@@ -127,5 +130,5 @@ def _to_columns(rows: list[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
 def _number(value: Any) -> float:
     """A value as a number; NaN for what is none."""
     if isinstance(value, str):
-        return _NON_FINITE.get(value, np.nan)
+        return NON_FINITE.get(value, np.nan)
     return float(value) if isinstance(value, int | float) else np.nan

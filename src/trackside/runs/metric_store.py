@@ -1,40 +1,20 @@
-"""The metrics of one mode as they are read: columns that grow, and become one curve."""
+"""The metrics of one mode as they are read: rows that become one curve."""
 
-import struct
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
+from trackside.runs.metric_blocks import MISSING, Block, DenseBlock, SparseBlock, SparseBuilder, is_given
 from trackside.runs.metric_table import MetricTable
-
-_MISSING_BITS = 0x7FF8000000000001
-MISSING: float = struct.unpack("<d", struct.pack("<Q", _MISSING_BITS))[0]
-"""What stands for a value that a row does not have: a NaN, and not the one that stands for a NaN that was logged."""
 
 _BLOCK_VALUES = 1 << 19
 _MAX_BLOCK_ROWS = 1 << 14
 _MIN_BLOCK_ROWS = 64
-
-
-class _Block:
-    """Some rows: `index` has their steps and epochs, `values` one line per metric."""
-
-    def __init__(self, num_names: int, num_rows: int):
-        self.index = np.empty((2, num_rows), np.int64)
-        self.t = np.empty(num_rows)
-        self.values = np.empty((num_names, num_rows))
-        self.num_rows = 0
-
-    @property
-    def num_free(self) -> int:
-        return len(self.t) - self.num_rows
-
-    def keep(self, chosen: np.ndarray) -> None:
-        """Forget all rows but the chosen."""
-        rows = np.flatnonzero(chosen)
-        self.index, self.t, self.values = self.index[:, rows], self.t[rows], self.values[:, rows]
-        self.num_rows = len(rows)
+_MIN_DENSITY = 0.25
+"""With a smaller share of values that are given, a matrix takes more memory than single values."""
+_SMALL_CELLS = 1 << 16
+"""A matrix of so few cells is used in any case."""
 
 
 class MetricStore:
@@ -46,26 +26,40 @@ class MetricStore:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self._known: set[str] = set()
-        self._blocks: list[_Block] = []
+        self._numbers: dict[str, int] = {}
+        self._blocks: list[Block] = []
+        self._latest = SparseBuilder()
 
     @property
     def num_rows(self) -> int:
         """How many rows there are."""
-        return sum(block.num_rows for block in self._blocks)
+        return sum(block.num_rows for block in self._blocks) + len(self._latest)
 
-    def learn(self, names: Iterable[str]) -> bool:
-        """Take note of the metrics of a row.
+    def learn(self, names: list[str]) -> None:
+        """Take note of metrics."""
+        for name in names:
+            if name not in self._numbers:
+                self._numbers[name] = len(self.names)
+                self.names.append(name)
+
+    def add_row(self, step: int, epoch: int, t: float, values: Mapping[str, float]) -> bool:
+        """Append a row.
+
+        Args:
+            step: Its step.
+            epoch: Its epoch.
+            t: When it was written.
+            values: Its values by metric.
 
         Returns:
-            Whether there are new ones.
+            Whether it has metrics that no row had before.
         """
-        new = [name for name in names if name not in self._known]
-        self.names += new
-        self._known.update(new)
-        return bool(new)
+        num_before = len(self.names)
+        self.learn(list(values))
+        self._latest.add(step, epoch, t, {self._numbers[name]: value for name, value in values.items()})
+        return len(self.names) > num_before
 
-    def add(self, step: Any, epoch: Any, t: Any, values: np.ndarray) -> None:
+    def add(self, step: np.ndarray, epoch: np.ndarray, t: np.ndarray, values: np.ndarray) -> None:
         """Append rows.
 
         Args:
@@ -74,19 +68,20 @@ class MetricStore:
             t: When they were written.
             values: One line per row, with a value for each of the first `names`.
         """
-        num_rows, num_names = values.shape
-        block = self._blocks[-1] if self._blocks else None
-        if block is None or block.num_free < num_rows or len(block.values) != num_names:
-            usual = min(max(_BLOCK_VALUES // max(num_names, 1), _MIN_BLOCK_ROWS), _MAX_BLOCK_ROWS)
-            block = _Block(num_names, max(usual, num_rows))
-            self._blocks.append(block)
-        at = slice(block.num_rows, block.num_rows + num_rows)
+        self._close_latest()
+        if values.size > _SMALL_CELLS and np.count_nonzero(is_given(values)) < _MIN_DENSITY * values.size:
+            row, name = np.nonzero(is_given(values))
+            self._blocks.append(SparseBlock(np.stack([step, epoch]), t, row, name, values[row, name]))
+            return
+        block = self._room_for(*values.shape)
+        at = slice(block.num_rows, block.num_rows + len(values))
         block.index[0, at], block.index[1, at], block.t[at] = step, epoch, t
         block.values[:, at] = values.T
-        block.num_rows += num_rows
+        block.num_rows += len(values)
 
     def cut(self, step: int) -> None:
-        """A leg goes on from a step: what came after it was lost, and is trained again."""
+        """A leg resumes from a step: what came after it was lost, and is trained again."""
+        self._close_latest()
         for block in self._blocks:
             kept = block.index[0, : block.num_rows] <= step
             if not kept.all():
@@ -95,6 +90,10 @@ class MetricStore:
 
     def table(self) -> MetricTable:
         """The rows as one curve: in the order of steps, of several with the same step the last value of each metric."""
+        self._close_latest()
+        num_cells = len(self.names) * self.num_rows
+        if num_cells * _MIN_DENSITY > max(sum(block.num_values for block in self._blocks), _SMALL_CELLS):
+            return _sparse_table(self.names, self._blocks)
         block = self._join()
         step = block.index[0]
         if np.any(step[1:] <= step[:-1]):
@@ -102,61 +101,124 @@ class MetricStore:
         self._blocks = [block]
         return MetricTable(block.index[0], block.index[1], block.t, dict(zip(self.names, block.values, strict=True)))
 
-    @classmethod
-    def of(cls, names: list[str], index: np.ndarray, t: np.ndarray, values: np.ndarray) -> "MetricStore":
-        """A store with the rows that another gave up by `pop`."""
-        store, block = cls(), _Block(0, 0)
-        store.learn(names)
-        block.index, block.t, block.values, block.num_rows = index, t, values, len(t)
-        store._blocks = [block]
-        return store
-
     def add_later(self, later: "MetricStore") -> None:
         """Take over all rows of another, which come after those that are here."""
+        self._close_latest()
+        later._close_latest()
         self.learn(later.names)
-        if later.names != self.names:
-            block = later._join()
-            values = np.full((len(self.names), block.num_rows), MISSING)
-            values[[self.names.index(name) for name in later.names]] = block.values
-            block.values = values
-            later._blocks = [block]
-        self._blocks += later._blocks
+        numbers = np.array([self._numbers[name] for name in later.names], np.int64)
+        is_same_order = bool((numbers == np.arange(len(numbers))).all())
+        self._blocks += later._blocks if is_same_order else [_renumbered(block, numbers) for block in later._blocks]
 
-    def pop(self) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-        """Give up all rows: names, steps and epochs, times, and a line of values per name."""
-        block = self._join()
-        return self.names, block.index, block.t, block.values
+    def pop(self) -> tuple[list[str], list[Block]]:
+        """Give up all rows: the names, and blocks that refer to them by number."""
+        self._close_latest()
+        blocks, self._blocks = self._blocks, []
+        return self.names, blocks
 
-    def _join(self) -> _Block:
+    @classmethod
+    def of(cls, names: list[str], blocks: list[Block]) -> "MetricStore":
+        """A store with the rows that another gave up by `pop`."""
+        store = cls()
+        store.learn(names)
+        store._blocks = blocks
+        return store
+
+    def _close_latest(self) -> None:
+        """Put the rows that were added one by one behind the others."""
+        if len(self._latest):
+            self._blocks.append(self._latest.build())
+            self._latest = SparseBuilder()
+
+    def _room_for(self, num_rows: int, num_names: int) -> DenseBlock:
+        """The last block, if the rows fit into it, or a new one that is no larger than what was read so far."""
+        last = self._blocks[-1] if self._blocks else None
+        if isinstance(last, DenseBlock) and last.num_free >= num_rows and len(last.values) == num_names:
+            return last
+        most = min(max(_BLOCK_VALUES // max(num_names, 1), _MIN_BLOCK_ROWS), _MAX_BLOCK_ROWS)
+        block = DenseBlock(num_names, max(min(most, 2 * self.num_rows), num_rows))
+        self._blocks.append(block)
+        return block
+
+    def _join(self) -> DenseBlock:
         """All rows in one block. The others are given up one by one, so that a long run is not held twice."""
         shape = len(self.names), self.num_rows
         blocks, self._blocks = self._blocks[::-1], []
-        if len(blocks) == 1 and blocks[0].values.shape == shape:
+        if len(blocks) == 1 and isinstance(blocks[0], DenseBlock) and blocks[0].values.shape == shape:
             return blocks[0]
-        joined = _Block(*shape)
+        joined = DenseBlock(*shape)
         while blocks:
             block = blocks.pop()
             at = slice(joined.num_rows, joined.num_rows + block.num_rows)
             joined.index[:, at], joined.t[at] = block.index[:, : block.num_rows], block.t[: block.num_rows]
-            joined.values[: len(block.values), at] = block.values[:, : block.num_rows]
-            joined.values[len(block.values) :, at] = MISSING
+            block.fill(joined.values[:, at])
             joined.num_rows += block.num_rows
         return joined
 
 
-def _merge_equal_steps(block: _Block) -> _Block:
+@dataclass(frozen=True)
+class _SparseColumns(Mapping[str, np.ndarray]):
+    """Columns that are made when they are asked for, of values that are sorted by metric."""
+
+    numbers: dict[str, int]
+    first: np.ndarray
+    """Where the values of each metric begin, and where the last ends."""
+    row: np.ndarray
+    value: np.ndarray
+    num_rows: int
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        number = self.numbers[name]
+        own = slice(self.first[number], self.first[number + 1])
+        column = np.full(self.num_rows, MISSING)
+        column[self.row[own]] = self.value[own]
+        return column
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def _sparse_table(names: list[str], blocks: list[Block]) -> MetricTable:
+    """A curve of very many metrics of which each row has few."""
+    index = np.concatenate([block.index[:, : block.num_rows] for block in blocks], axis=1)
+    t = np.concatenate([block.t[: block.num_rows] for block in blocks])
+    begins = np.cumsum([0, *(block.num_rows for block in blocks)])
+    entries = [block.entries() for block in blocks]
+    row = np.concatenate([rows + begin for (rows, _, _), begin in zip(entries, begins[:-1], strict=True)])
+    name, value = (np.concatenate(column) for column in list(zip(*entries, strict=True))[1:])
+    step, last, place = np.unique(index[0][::-1], return_index=True, return_inverse=True)
+    last, place = len(t) - 1 - last, place[::-1]  # of several rows with one step, the last tells its epoch and time
+    order = np.lexsort((row, place[row], name))
+    name, place, value = name[order], place[row][order], value[order]
+    is_last = np.ones(len(name), bool)
+    is_last[:-1] = (name[1:] != name[:-1]) | (place[1:] != place[:-1])
+    name, place, value = name[is_last], place[is_last], value[is_last]
+    first = np.searchsorted(name, np.arange(len(names) + 1))
+    numbers = {each: number for number, each in enumerate(names)}
+    return MetricTable(step, index[1, last], t[last], _SparseColumns(numbers, first, place, value, len(step)))
+
+
+def _renumbered(block: Block, numbers: np.ndarray) -> SparseBlock:
+    """The block with other numbers for its metrics."""
+    row, name, value = block.entries()
+    return SparseBlock(block.index[:, : block.num_rows], block.t[: block.num_rows], row, numbers[name], value)
+
+
+def _merge_equal_steps(block: DenseBlock) -> DenseBlock:
     order = np.argsort(block.index[0], kind="stable")
     step = block.index[0, order]
     first = np.flatnonzero(np.concatenate(([True], step[1:] != step[:-1])))
     last = np.concatenate((first[1:], [len(step)])) - 1
-    merged = _Block(len(block.values), len(first))
+    merged = DenseBlock(len(block.values), len(first))
     merged.num_rows = len(first)
     merged.index, merged.t = block.index[:, order[last]], block.t[order[last]]
     position = np.arange(len(step))
     for column, source in zip(merged.values, block.values, strict=True):
         ordered = source[order]
-        is_given = ordered.view(np.int64) != _MISSING_BITS
         # The last row of each step that has the value; the first one, which has none, where no row has.
-        chosen = np.maximum.reduceat(np.where(is_given, position, 0), first)
+        chosen = np.maximum.reduceat(np.where(is_given(ordered), position, 0), first)
         column[:] = ordered[np.maximum(chosen, first)]
     return merged

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from trackside.optional import require
-from trackside.runs.notebook import html_table
 
 _NUM_SHOWN = 5
 
@@ -32,7 +31,7 @@ class MetricTable:
         self.step = step
         self.epoch = epoch
         self.t = t
-        self._columns = dict(columns)
+        self._columns = columns
 
     @property
     def names(self) -> list[str]:
@@ -69,6 +68,8 @@ class MetricTable:
         return pandas.DataFrame(columns, index=pandas.Index(self.step, name="step"))
 
     def _repr_html_(self) -> str:
+        from trackside.runs.notebook import html_table  # here: columns can be read without the rules of the findings
+
         names = [name for name in self._columns if name != "epoch"]
         rows = [
             [f"{self.step[index]}", f"{self.epoch[index]}", *(f"{self[name][index]:.6g}" for name in names)]

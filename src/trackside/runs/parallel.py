@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from trackside.runs.event_file import EventFile
+from trackside.runs.metric_blocks import Block, DenseBlock, SparseBlock
 from trackside.runs.metric_store import MetricStore
 from trackside.runs.row_collector import RowCollector
 
@@ -30,20 +31,25 @@ HEAD_START_BYTES = 1 << 27
 _WORKER = "trackside.runs.part_worker"
 
 
-class _Columns(msgspec.Struct):
+class _Rows(msgspec.Struct):
+    """Some rows of metrics on their way from one process to another: the arrays of a dense or a sparse block."""
+
+    is_dense: bool
+    arrays: list[memoryview]
+
+
+class _Metrics(msgspec.Struct):
     """The metrics of one mode, on their way from one process to another."""
 
     names: list[str]
-    index: memoryview
-    t: memoryview
-    values: memoryview
+    blocks: list[_Rows]
 
 
 class _Part(msgspec.Struct):
     """What a process has gathered; the fields that `RowCollector` has, too."""
 
     rows: list[dict[str, Any]]
-    metrics: dict[str, _Columns]
+    metrics: dict[str, _Metrics]
     started_at: float | None
     ended_at: float | None
     step: int
@@ -152,14 +158,12 @@ def read_part(path: Path, begin: int, end: int) -> RowCollector:
 
 def pack(collected: RowCollector) -> bytes:
     """All that was gathered, for another process; the metrics are given up."""
-    columns = {}
+    metrics = {}
     for mode, store in collected.metrics.items():
-        names, *arrays = store.pop()
-        columns[mode] = _Columns(
-            names, *(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays)
-        )
+        names, blocks = store.pop()
+        metrics[mode] = _Metrics(names, [_pack_block(block) for block in blocks])
     others = {name: getattr(collected, name) for name in _OTHER_FIELDS}
-    return msgspec.msgpack.encode(_Part(metrics=columns, **others))
+    return msgspec.msgpack.encode(_Part(metrics=metrics, **others))
 
 
 def _unpack(data: bytes) -> RowCollector:
@@ -167,13 +171,34 @@ def _unpack(data: bytes) -> RowCollector:
     collected = RowCollector()
     for name in _OTHER_FIELDS:
         setattr(collected, name, getattr(part, name))
-    for mode, columns in part.metrics.items():
-        # Copies: a column that is kept would keep all of the data.
-        t = np.frombuffer(columns.t, float).copy()
-        index = np.frombuffer(columns.index, np.int64).reshape(2, -1).copy()
-        values = np.frombuffer(columns.values, float).reshape(len(columns.names), len(t)).copy()
-        collected.metrics[mode] = MetricStore.of(columns.names, index, t, values)
+    for mode, metrics in part.metrics.items():
+        blocks = [_unpack_block(rows, len(metrics.names)) for rows in metrics.blocks]
+        collected.metrics[mode] = MetricStore.of(metrics.names, blocks)
     return collected
+
+
+def _pack_block(block: Block) -> _Rows:
+    if isinstance(block, DenseBlock):
+        rows = slice(block.num_rows)
+        arrays = [block.index[:, rows], block.t[rows], block.values[:, rows]]
+    else:
+        arrays = [block.index, block.t, block.row, block.name, block.value]
+    data = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
+    return _Rows(isinstance(block, DenseBlock), data)
+
+
+def _unpack_block(rows: _Rows, num_names: int) -> Block:
+    # Copies: a column that is kept would keep all of the data.
+    index = np.frombuffer(rows.arrays[0], np.int64).reshape(2, -1).copy()
+    t = np.frombuffer(rows.arrays[1], float).copy()
+    if not rows.is_dense:
+        row, name = (np.frombuffer(array, np.int64).copy() for array in rows.arrays[2:4])
+        return SparseBlock(index, t, row, name, np.frombuffer(rows.arrays[4], float).copy())
+    values = np.frombuffer(rows.arrays[2], float)
+    block = DenseBlock(0, 0)
+    block.index, block.t, block.num_rows = index, t, len(t)
+    block.values = values.reshape(-1, len(t)).copy() if len(t) else np.empty((num_names, 0))
+    return block
 
 
 def _num_processors() -> int:

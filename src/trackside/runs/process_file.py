@@ -55,7 +55,7 @@ class ProcessFile(Generic[Reader]):
         """What is wrong with the file, as sentences.
 
         Args:
-            is_written: Whether somebody may still write to it, so that its last line may be on its way.
+            is_written: Whether a process may still write to it, so that its last line may be on its way.
         """
         name, rows = self.file.path.name, self.rows
         if self._error:

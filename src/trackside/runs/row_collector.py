@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from trackside.runs.lines import split_lines
+from trackside.runs.event_file import EPOCH_MODE, split_lines
 from trackside.runs.metric_decoder import MetricDecoder
 from trackside.runs.metric_store import MetricStore
 from trackside.runs.row_reader import RowReader
-
-_REQUIRED = {"capture": ("first_step", "last_step", "path"), "compile": ("function",), "memory_leak": ("name",)}
-"""Without these, a row tells nothing: all who read such rows rely on them."""
 
 _PIECE_BYTES = 1 << 17
 """How much is decoded at once: what comes of it stays in the cache until it is in the columns."""
@@ -23,7 +20,7 @@ class RowCollector(RowReader):
     """Keeps all rows.
 
     Attributes:
-        rows: All rows but those of metrics, in order.
+        rows: All rows in order, except metrics; those of an epoch of training, which facts are made of, are kept.
         metrics: The metrics by mode.
         before_legs: For each row `leg`, the last step and time that were known before its process; a time may be None.
         cut_step: The lowest step from which a leg went on; None where no leg began.
@@ -59,13 +56,12 @@ class RowCollector(RowReader):
         """Take any other row, also one of metrics that begins in another way.
 
         Raises:
-            KeyError: It lacks a field without which it tells nothing.
+            AttributeError, KeyError, TypeError, ValueError: It is a row of metrics that cannot be read.
         """
-        for name in _REQUIRED.get(row["kind"], ()):
-            if row.get(name) is None:
-                raise KeyError(name)
         if row["kind"] == "metrics":
             self._decoder.add_row(row)
+            if row["mode"] == EPOCH_MODE:
+                self.rows.append(row)
             return
         if row["kind"] == "format":  # another process opens the file, and takes its time until it trains
             self._before_opening = (self.step, self.ended_at)

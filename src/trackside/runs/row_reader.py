@@ -5,7 +5,11 @@ from typing import Any
 import msgspec
 
 from trackside.events import FORMAT_VERSION
+from trackside.runs.row_forms import check_row
 
+_ODD = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+"""What a row raises that lacks a field, or has something else in it."""
+_MAX_STEP = 2**53
 _KINDS_WITH_STEP = frozenset({"metrics", "leg", "leg_end", "status"})
 
 
@@ -49,7 +53,7 @@ class RowReader:
         """Take note of how far the training is, by a row of metrics."""
         try:
             self._note(*_progress_of(self._decode(line)))
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # damaged: said by who takes it
+        except (*_ODD, RecursionError):  # damaged: reported by what takes the row
             return
 
     def add_line(self, line: bytes) -> None:
@@ -58,19 +62,20 @@ class RowReader:
             return
         try:
             row = self._decode(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if not (isinstance(row, dict) and isinstance(row.get("kind"), str)):
             self.num_damaged += 1
             return
         try:
+            check_row(row)
             if row["kind"] == "format":
                 self.version = int(row["version"])
             if not self.is_newer:
                 progress = _progress_of(row)  # first: a row without a time is skipped, not taken
                 self.take_row(row)
                 self._note(*progress)
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        except _ODD:
             self.num_incomplete += 1
 
     def _note(self, t: float, step_and_epoch: tuple[int, int] | None) -> None:
@@ -84,5 +89,8 @@ class RowReader:
 def _progress_of(row: dict[str, Any]) -> tuple[float, tuple[int, int] | None]:
     """When a row was written, and the step and epoch that it reports, if it does."""
     if row["kind"] in _KINDS_WITH_STEP and row.get("step") is not None:
-        return float(row["t"]), (int(row["step"]), int(row.get("epoch") or 0))
+        step, epoch = int(row["step"]), int(row.get("epoch") or 0)
+        if max(abs(step), abs(epoch)) >= _MAX_STEP:
+            raise ValueError(f"a step of {step}, or an epoch of {epoch}")
+        return float(row["t"]), (step, epoch)
     return float(row["t"]), None

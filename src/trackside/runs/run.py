@@ -1,37 +1,39 @@
-"""A run as it lies on disk: finished, running or dead."""
+"""A run on disk: finished, running or dead."""
 
 import json
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trackside.errors import EventFileError
+from trackside.errors import EventFileError, RunError
 from trackside.events import read_events
-from trackside.findings import SEVERITIES, Finding, find
+from trackside.files import read_regular
+from trackside.findings import SEVERITIES, Finding, RunFacts, find
 from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import part_name
 from trackside.run_layout import CONFIG_FILE_NAME, event_file_name
-from trackside.runs.capture_paths import locate_capture
-from trackside.runs.errors import RunError
-from trackside.runs.event_file import event_files, process_index_of
-from trackside.runs.facts import collect_facts, facts_for_rules
+from trackside.runs.captures import locate_capture
+from trackside.runs.facts_of_run import facts_of_rows, with_step_time
 from trackside.runs.frames import frame_of
 from trackside.runs.host_collector import HostCollector
 from trackside.runs.host_findings import find_in_hosts
 from trackside.runs.hosts import HostTable, host_table
-from trackside.runs.legs import Leg, legs_of
-from trackside.runs.liveness import is_held
+from trackside.runs.logged_step_times import StepTimes, step_times_of
 from trackside.runs.metric_table import MetricTable
 from trackside.runs.notebook import html_run
 from trackside.runs.process_file import ProcessFile
 from trackside.runs.row_collector import RowCollector
-from trackside.runs.status import DEAD, RUNNING, UNKNOWN, status_of
-from trackside.runs.step_times import StepTimes, step_times_of
+from trackside.runs.run_folders import event_files, process_index_of
+from trackside.runs.run_legs import Leg, legs_of
+from trackside.runs.run_status import DEAD, RUNNING, UNKNOWN, is_held, status_of
 from trackside.text import count, percent
+from trackside.trace.capture_row import CaptureRow
 
 _MAX_NAMED_FILES = 3
+_MAX_CONFIG_BYTES = 1 << 26
 
 
 def open_run(path: str | os.PathLike[str]) -> "Run":
@@ -57,8 +59,8 @@ def open_run(path: str | os.PathLike[str]) -> "Run":
 class Run:
     """A run, read from the event files of its processes. `open_run` makes one.
 
-    What is told of the whole run (metrics, ledger, compiles and so on) is what its first process wrote. Nothing raises
-    because of damage that can be read around: `problems` tells of it.
+    What describes the whole run (metrics, ledger, compiles and so on) is what its first process wrote. Recoverable
+    damage never raises; see `problems`.
 
     Args:
         path: The run's folder.
@@ -106,9 +108,9 @@ class Run:
 
     @cached_property
     def status(self) -> str:
-        """How it ended, in the word of its last row `status`; `running`; or `dead`: it ended without a word.
+        """How it ended, in the word of its last row `status`; `running`; or `dead`: no final status was written.
 
-        `unknown` for a run of which nothing can be read.
+        `unknown` for a run that cannot be read at all.
         """
         if self._rows.is_newer and not self._rows.rows:
             return UNKNOWN
@@ -131,7 +133,7 @@ class Run:
 
     @cached_property
     def goal(self) -> int | None:
-        """How many steps the training will have; None where it did not say."""
+        """How many steps the training will have; None if it did not say."""
         goals = [row.get("goal") for row in self._rows.events("leg")]
         return int(goals[-1]) if goals and isinstance(goals[-1], int | float) else None
 
@@ -149,12 +151,14 @@ class Run:
     def problems(self) -> list[str]:
         """What is wrong with the run's files, as sentences."""
         problems = [] if self._config_file.is_file() else [f"{CONFIG_FILE_NAME} is missing{self._config_source}"]
-        missing = sorted(set(range(max(self._processes, default=-1))) - set(self._processes))
-        problems += [f"{event_file_name(index)} is missing" for index in missing[:_MAX_NAMED_FILES]]
-        if (num_more := len(missing) - _MAX_NAMED_FILES) > 0:
-            were = "is" if num_more == 1 else "are"
-            last = event_file_name(missing[-1])
-            problems.append(f"{count(num_more, 'more event file')} up to {last} {were} missing")
+        # Counted, not listed: a single stray file may have a number of nine digits.
+        end = max(self._processes, default=0)
+        missing = (index for index in range(end) if index not in self._processes)
+        problems += [f"{event_file_name(index)} is missing" for index in islice(missing, _MAX_NAMED_FILES)]
+        if (num_more := end - (len(self._processes) - 1) - _MAX_NAMED_FILES) > 0:
+            are = "is" if num_more == 1 else "are"
+            last = next(index for index in range(end - 1, -1, -1) if index not in self._processes)
+            problems.append(f"{count(num_more, 'more event file')} up to {event_file_name(last)} {are} missing")
         for process in self._processes.values():
             problems += process.problems(is_written=self._is_held)
         return problems
@@ -173,12 +177,17 @@ class Run:
 
     @cached_property
     def ledger(self) -> LedgerTotals | None:
-        """Where the time of the first process went, over all legs; None where that was not written."""
-        return collect_facts(self._rows).ledger
+        """Where the time of the first process went, over all legs; None if that was not written."""
+        return self._facts.ledger
+
+    @cached_property
+    def facts(self) -> RunFacts:
+        """What the rules judge, over all legs: `find(run.facts, (*RULES, my_rule))` asks your own rule too."""
+        return with_step_time(self._facts, self.step_times)
 
     @cached_property
     def legs(self) -> list[Leg]:
-        """Each time that somebody trained it."""
+        """Each process, or call of `train_model`, that worked on it."""
         return legs_of(self._rows, unfinished=self.status)
 
     @property
@@ -189,7 +198,7 @@ class Run:
 
     @property
     def mfu(self) -> float | None:
-        """The share of the devices' peak that the model's own FLOPs made use of; None where the peak is not known."""
+        """The model's FLOP/s as a share of the devices' peak (MFU); None if the peak is not known."""
         return self.ledger.mfu if self.ledger is not None else None
 
     @cached_property
@@ -198,13 +207,13 @@ class Run:
         return list(self._rows.events("compile"))
 
     @cached_property
-    def captures(self) -> list[dict[str, Any]]:
-        """The rows `capture`, with the path at which each lies now."""
+    def captures(self) -> list[CaptureRow]:
+        """The rows `capture`, with the path at which each is now. Their fields are attributes too: `row.report`."""
         return [locate_capture(row, self.path) for row in self._rows.events("capture")]
 
     @cached_property
     def memory(self) -> list[dict[str, Any]]:
-        """The rows `memory`. Where one does not tell of devices or live arrays, `memory` or `live` is empty."""
+        """The rows `memory`. If one has no devices or no live arrays, `memory` or `live` is empty."""
         rows = self._rows.events("memory")
         return [{**row, "memory": row.get("memory") or {}, "live": row.get("live") or {}} for row in rows]
 
@@ -226,15 +235,13 @@ class Run:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """The verdicts, the most severe first: as the finished run told them, or else as they are by now.
+        """The verdicts on all legs, the most severe first, from the same facts as `ledger`.
 
         With several processes, those that stand out are found here, from the files of all.
         """
-        if self.is_finished:
-            found = list(_told_findings(self._rows))
-        else:
-            found = find(facts_for_rules(self._rows, self.metrics, self.step_times))
-        found += find_in_hosts(self.hosts)
+        # A run without a ledger, as of a loop with timers only, may know more than its rows.
+        reported = [] if self.ledger is not None else list(_reported_findings(self._rows))
+        found = [*(reported or find(self.facts)), *find_in_hosts(self.hosts)]
         return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
     @cached_property
@@ -244,7 +251,7 @@ class Run:
 
     @cached_property
     def hosts(self) -> HostTable | None:
-        """The processes beside each other; None for a run of one."""
+        """The processes side by side; None for a run of one."""
         if len(self._processes) < 2:
             return None
         return host_table(
@@ -258,14 +265,14 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The configuration: of the event file, or else of the file beside it."""
+        """The configuration: from the event file, or else from the file next to it."""
         merged: dict[str, Any] = {}
         for row in self._rows.events("config"):
             merged.update(row.get("config") or {})
         if not merged:
             try:
-                merged = dict(json.loads(self._config_file.read_text(encoding="utf-8")))
-            except (OSError, ValueError, TypeError):
+                merged = dict(json.loads(read_regular(self._config_file, _MAX_CONFIG_BYTES)))
+            except (OSError, ValueError, TypeError, RecursionError):
                 return {}
         return merged
 
@@ -291,7 +298,7 @@ class Run:
             for row in read_events(self._first.file.path):
                 if not kinds or row["kind"] in kinds:
                     yield row
-        except EventFileError:  # of a newer format from here on, as `problems` tells
+        except EventFileError:  # of a newer format from here on, as `problems` says
             return
 
     def to_pandas(self, what: str) -> Any:
@@ -315,11 +322,15 @@ class Run:
         if self.goodput is not None:
             facts.append(("goodput", percent(self.goodput)))
         if self.mfu is not None:
-            facts.append(("FLOPs utilisation", percent(self.mfu)))
+            facts.append(("model FLOPs utilisation", percent(self.mfu)))
         ledger = self.ledger
         shares = {part_name(part): ledger.share(part) for part in ledger.parts} if ledger else {}
         parts = sorted(shares.items(), key=lambda part: -part[1])
         return html_run(self.name, facts, parts, self.findings, self.problems)
+
+    @cached_property
+    def _facts(self) -> RunFacts:
+        return facts_of_rows(self._rows)
 
     @property
     def _first(self) -> ProcessFile:
@@ -342,8 +353,8 @@ class Run:
         return "; the configuration was read from the event file" if self.config else ""
 
 
-def _told_findings(rows: RowCollector) -> Iterator[Finding]:
-    """The findings of the last leg, as it told them at its end."""
+def _reported_findings(rows: RowCollector) -> Iterator[Finding]:
+    """The findings of the last leg, as it reported them at its end."""
     last_leg: list[dict[str, Any]] = []
     for row in rows.events("leg", "finding"):
         last_leg = [] if row["kind"] == "leg" else [*last_leg, row]

@@ -5,7 +5,7 @@ from typing import Any
 
 from trackside.errors import ConfigError
 from trackside.runs import Run
-from trackside.testing.measured import RunOrReport, check_limit, open_measured
+from trackside.testing.assertion_inputs import RunOrReport, check_limit, open_measured
 from trackside.text import num_bytes
 from trackside.trace import TraceReport
 from trackside.trace.peak_memory import peak_memory
@@ -19,12 +19,12 @@ def assert_peak_bytes(measured: RunOrReport, max_bytes: float) -> None:
     Args:
         measured: What `capture_function` gave, or a trace's path: what one call of the program needs on one device, its
             arguments included. Or a run with a `MemoryProfiler`, by its path or opened: the peak of the fullest device;
-            on a CPU, which does not tell, the most that live arrays held between two steps.
+            on a CPU, which does not report it, the most that live arrays held between two steps.
         max_bytes: The most bytes that are fine.
 
     Raises:
         AssertionError: It needs more. The message says what holds the bytes.
-        ConfigError: The limit is negative, or nothing tells of the memory.
+        ConfigError: The limit is negative, or nothing shows the memory.
     """
     check_limit("max_bytes", max_bytes)
     source = open_measured(measured)
@@ -59,7 +59,7 @@ def _peak_of_report(report: TraceReport) -> tuple[float, str]:
     module = report.modules.get(report.step_program or "")
     memory = report.peak_memory or (None if module is None else peak_memory(module.proto))
     if memory is None:
-        raise ConfigError("measured: the trace does not hold the program, so nothing tells of its memory")
+        raise ConfigError("measured: the trace does not hold the program, so nothing shows its memory")
     held = {"arguments": memory.parameter_bytes, "outputs": memory.output_bytes, "constants": memory.constant_bytes}
     held["temporaries"] = memory.temporary_bytes
     scopes = {f"{'/'.join(row.scope) or '(no scope)'} ({row.phase})": row.num_bytes for row in memory.rows}

@@ -9,6 +9,7 @@ from trackside.events import NullEventWriter
 from trackside.profiling.compiles import MAX_EVENTS, CompileEvent, compile_counter
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.profiling.signature import jitted_name
+from trackside.text import count, seconds
 
 _HINT = (
     "to have the changed argument named, write `with assert_no_recompiles(step) as step:` and call that step in the "
@@ -27,8 +28,8 @@ def assert_no_recompiles(*functions: Callable, allow: int = 0, after_warm_up: bo
                 state, loss = step(state, batch)
     ```
 
-    Functions are told apart by the names that JAX knows them by, so one that is jitted anew for each call is found as
-    well. Operations of JAX itself that run outside of jitted functions (`jnp.ones`, `x + 1`) do not count: each new
+    Functions are told apart by the names that JAX knows them by, so one that is jitted again for each call is found
+    too. Operations of JAX itself that run outside of jitted functions (`jnp.ones`, `x + 1`) do not count: each new
     shape compiles them, and cheaply.
 
     Pass functions to look at these only, and to have the argument named that changed. For the latter, call what the
@@ -85,8 +86,7 @@ def _failures(events: list[CompileEvent], names: set[str], num_allowed: int) -> 
 
 
 def _describe(function: str, events: list[CompileEvent], num_allowed: int) -> str:
-    seconds = sum(event.total_s for event in events)
-    times = f"{len(events)} time{'s' if len(events) > 1 else ''}"
+    cost_s, times = sum(event.total_s for event in events), count(len(events), "time")
     reasons = dict.fromkeys(event.explanation for event in events if event.explanation)
-    lines = [f"{function} was compiled {times} in {seconds:.3g} s, {num_allowed} expected:", *(reasons or [_HINT])]
+    lines = [f"{function} was compiled {times} in {seconds(cost_s)}, {num_allowed} expected:", *(reasons or [_HINT])]
     return "\n  ".join(lines)

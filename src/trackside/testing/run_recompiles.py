@@ -1,4 +1,4 @@
-"""An assertion that a training did not compile more often than it has to, told from what its run wrote down."""
+"""An assertion that a training did not compile more often than it has to, from what its run wrote."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def _describe(function: str, rows: Sequence[Mapping[str, Any]], num_allowed: int
     cost_s = sum(row.get(part) or 0.0 for row in rows for part in ("trace_s", "lower_s", "compile_s"))
     reasons = dict.fromkeys(_reason(row) for row in rows if row.get("changes"))
     headline = f"{function} was compiled {count(len(rows), 'time')} in {seconds(cost_s)}, {num_allowed} expected:"
-    return "\n  ".join([headline, *(reasons or ["the run does not tell what changed"])])
+    return "\n  ".join([headline, *(reasons or ["the run does not say what changed"])])
 
 
 def _reason(row: Mapping[str, Any]) -> str:

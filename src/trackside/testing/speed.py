@@ -13,15 +13,16 @@ import numpy as np
 
 from trackside.compare.comparison import SEED, parse_share
 from trackside.compare.sides import read_side
-from trackside.compare.step_time import StepSeries, StepTimeChange, compare_step_times
+from trackside.compare.undisturbed_step import StepSeries, StepTimeChange, compare_step_times
 from trackside.errors import ConfigError
-from trackside.files import write_atomically
+from trackside.files import read_regular, write_atomically
 from trackside.runs import Run
 from trackside.text import percent, seconds
 
 FORMAT = "trackside.baseline/1"
+_MAX_BYTES = 1 << 28
 UPDATE = "TRACKSIDE_UPDATE_BASELINES"
-"""An environment variable: set to 1, baselines are written anew and nothing fails."""
+"""An environment variable: set to 1, baselines are written again and nothing fails."""
 
 
 def assert_steps_per_second(
@@ -39,7 +40,7 @@ def assert_steps_per_second(
         run: The run, by its path or opened.
         baseline: The file of the baseline.
         max_slowdown: By how much a step may take longer, as a share (0.05) or as text ("5%").
-        update: Whether to write the baseline anew; by the environment variable TRACKSIDE_UPDATE_BASELINES if left out.
+        update: Whether to write the baseline again; by the environment variable TRACKSIDE_UPDATE_BASELINES if left out.
 
     Returns:
         How step times changed; its `verdict` is "cannot tell" where the runs are too short or the machine too busy,
@@ -72,10 +73,10 @@ def _message(change: StepTimeChange, limit: float, run: str, baseline: Path) -> 
     assert change.high is not None
     return (
         f"{1 / change.after_s:.4g} {change.per}s per second, {1 / change.before_s:.4g} in the baseline: a {change.per} "
-        f"takes {seconds(change.after_s)} in place of {seconds(change.before_s)}, {percent(change.change)} longer "
+        f"takes {seconds(change.after_s)} instead of {seconds(change.before_s)}, {percent(change.change)} longer "
         f"(95 % interval {100 * change.low:+.1f} % to {100 * change.high:+.1f} %), at most {percent(limit)} expected.\n"
         f"  `trackside report {run}` says where the time goes. If this is the speed to expect from now on, write "
-        f"{baseline} anew with {UPDATE}=1"
+        f"{baseline} again with {UPDATE}=1"
     )
 
 
@@ -93,7 +94,7 @@ def _write(path: Path, steps: StepSeries) -> None:
 
 def _read(path: Path) -> StepSeries:
     try:
-        plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        plain: dict[str, Any] = json.loads(read_regular(path, _MAX_BYTES))
         if plain["format"] != FORMAT:
             raise ValueError(f"its format is {plain['format']!r}")
         return StepSeries(
@@ -103,7 +104,7 @@ def _read(path: Path) -> StepSeries:
             int(plain["num_left_out"]),
             plain["batch_size"],
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"baseline: {path} cannot be read as a {FORMAT} ({error}); remove it, and the next run writes it anew"
+            f"baseline: {path} cannot be read as a {FORMAT} ({error}); remove it, and the next run writes it again"
         ) from error

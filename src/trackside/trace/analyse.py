@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from trackside.trace.errors import TraceError
-from trackside.trace.files import find_trace_files, read_trace_file
+from trackside.errors import TraceError
+from trackside.trace.device_events import OpEvents, read_device_events
+from trackside.trace.executions import assign_steps, choose_step_program, find_markers, find_runs, measure_step_time
 from trackside.trace.gaps import DeviceTime, find_gaps
 from trackside.trace.hlo import HloModule, read_modules
-from trackside.trace.layouts import OpEvents, read_device_events
+from trackside.trace.op_summaries import OpTotals, summarise_ops, summarise_transfers
 from trackside.trace.ops import describe_ops, find_module
-from trackside.trace.report import TraceReport
-from trackside.trace.runs import assign_steps, choose_step_program, find_markers, find_runs, measure_step_time
-from trackside.trace.sharing import Segments, Timeline, self_segments, share_wall
-from trackside.trace.summaries import OpTotals, summarise_ops, summarise_transfers
+from trackside.trace.overlap import Segments, Timeline, self_segments, share_wall
 from trackside.trace.tables import DeviceRow, ProgramRow, RunTable, longest_first
+from trackside.trace.trace_files import find_trace_files, read_trace_file
+from trackside.trace.trace_report import TraceReport
 from trackside.trace.wire import WireError
 from trackside.trace.xspace import PS_PER_S, XSpace, read_xspace
 
@@ -49,17 +49,40 @@ def analyse_trace(
     Raises:
         TraceError: If there is no such file or program, or the file is empty, truncated, damaged or of another kind.
     """
+    return read_analysis(source, program=program, step_name=step_name, marked_only=marked_only).report
+
+
+def read_analysis(
+    source: str | Path | bytes,
+    *,
+    program: str | None = None,
+    step_name: str = "train",
+    marked_only: bool = False,
+) -> "Analysis":
+    """Read a captured window as `analyse_trace` does, and keep what its tables were added up from.
+
+    Args:
+        source: See `analyse_trace`.
+        program: See `analyse_trace`.
+        step_name: See `analyse_trace`.
+        marked_only: See `analyse_trace`.
+
+    Raises:
+        TraceError: See `analyse_trace`.
+    """
     files = [] if isinstance(source, bytes) else find_trace_files(Path(source))
     names = [str(file) for file in files] or ["the given bytes"]
     contents = [source] if isinstance(source, bytes) else (read_trace_file(file) for file in files)
-    spaces = [read_space(data, name) for data, name in zip(contents, names, strict=True)]
+    spaces = [_read_space(data, name) for data, name in zip(contents, names, strict=True)]
     try:
-        return Analysis(spaces, program, step_name, marked_only).report(tuple(str(file) for file in files))
-    except WireError as error:  # metadata and programs are decoded only where they are needed
+        analysis = Analysis(spaces, tuple(map(str, files)), program, step_name, marked_only)
+        _ = analysis.report  # metadata and programs are decoded only where they are needed: now
+    except WireError as error:
         raise TraceError(f"{', '.join(names)}: is damaged ({error}). {_ADVICE}") from error
+    return analysis
 
 
-def read_space(data: bytes, name: str) -> XSpace:
+def _read_space(data: bytes, name: str) -> XSpace:
     """Read one file of a trace.
 
     Args:
@@ -85,6 +108,7 @@ class Analysis:
     """The steps from events to tables. Each is computed once, from those above it."""
 
     spaces: Sequence[XSpace]
+    files: tuple[str, ...]
     program: str | None
     step_name: str
     marked_only: bool
@@ -108,13 +132,14 @@ class Analysis:
         self.totals = self._sum_ops()
         self.coverage = self.totals.coverage()
 
-    def report(self, files: tuple[str, ...]) -> TraceReport:
-        """All tables of it."""
+    @cached_property
+    def report(self) -> TraceReport:
+        """All its tables."""
         tables = summarise_ops(self.totals)
         devices = self._device_times()
         notes = [note for space in self.spaces for note in space.errors + space.warnings]
         return TraceReport(
-            files=files,
+            files=self.files,
             size_bytes=sum(space.num_bytes for space in self.spaces),
             num_events=sum(space.num_events for space in self.spaces),
             devices=tuple(_device_row(device) for device in devices),

@@ -14,6 +14,7 @@ NUMBER_STATS = ("program_id", "run_id", "device_ordinal", "step_num", "num_steps
 TEXT_STATS = ("hlo_op", "hlo_module", "tf_op", "annotation")
 _CHUNK_EVENTS = 1 << 14
 _STRING, _REFERENCE = 5, 7
+_MAX_PS = 1 << 61
 _EMPTY = np.zeros(0, np.int64)
 
 
@@ -63,7 +64,9 @@ class Texts:
         self._own: list[str] = []
 
     def __getitem__(self, text_id: int) -> str:
-        return self._own[-1 - text_id] if text_id < 0 else self.names.get(text_id, "")
+        if text_id >= 0:
+            return self.names.get(text_id, "")
+        return self._own[-1 - text_id] if -text_id <= len(self._own) else ""  # else a damaged reference
 
     def add(self, raw: bytes) -> int:
         """The id of a text that is not among the names."""
@@ -71,6 +74,13 @@ class Texts:
             self._own.append(raw.decode("utf-8", "replace"))
             self._ids[raw] = -len(self._own)
         return self._ids[raw]
+
+
+def _check_times(start_ps: int, offset: np.ndarray, duration: np.ndarray) -> None:
+    """Refuse times whose sums would not fit into 64 bits: such a trace would last for weeks."""
+    is_short = abs(start_ps) < _MAX_PS and bool(((offset > -_MAX_PS) & (offset < _MAX_PS)).all())
+    if not (is_short and bool(((duration >= 0) & (duration < _MAX_PS)).all())):
+        raise wire.WireError("an event at a time that no trace reaches")
 
 
 class EventReader:
@@ -120,6 +130,7 @@ class EventReader:
                     # A count in place of a time: the event stands for many and lies nowhere.
                     has_time[found.owner[chosen]] = False
         kept = np.flatnonzero(has_time)
+        _check_times(start_ps, offset[kept], duration[kept])
         position = np.cumsum(has_time) - 1 + self._num_events
         self._add_stats(metadata_id, has_time, position, stats)
         place = slice(self._num_events, self._num_events + len(kept))

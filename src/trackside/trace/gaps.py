@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trackside.trace.layouts import HOST_PLANE
-from trackside.trace.sharing import Timeline
+from trackside.trace.device_events import HOST_PLANE
+from trackside.trace.overlap import Timeline
 from trackside.trace.tables import Coverage, Gap, GapRow, GapTable
 from trackside.trace.xspace import PS_PER_S, Plane, XSpace
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trackside.trace.categories import CONTROL_FLOW, categorise, categorise_by_name, is_collective, plain_opcode
+from trackside.trace.device_events import OpKey, Program
 from trackside.trace.hlo import Frame, HloModule, Instruction
-from trackside.trace.layouts import OpKey, Program
 from trackside.trace.scopes import OpName
 from trackside.trace.scopes import parse_op_name as parse_single_name
 
@@ -213,7 +213,9 @@ class _Resolver:
         for neighbours in (self._operands, self._users):
             yield from self._reach(instruction, neighbours)
         caller = self._module.callers.get(instruction.computation_id)
-        while caller is not None:
+        for _ in range(len(self._module.callers)):  # a damaged program may call itself
+            if caller is None:
+                return
             yield caller
             caller = self._module.callers.get(caller.computation_id)
 

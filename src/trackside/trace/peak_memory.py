@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trackside.errors import TraceError
 from trackside.trace import wire
-from trackside.trace.errors import TraceError
+from trackside.trace.device_events import OpKey, Program
 from trackside.trace.hlo import HloModule
-from trackside.trace.layouts import OpKey, Program
 from trackside.trace.ops import OpInfo, describe_ops
 from trackside.trace.wire import Span, WireError
 from trackside.trace.xspace import EventMetadata
@@ -26,52 +26,45 @@ _ALLOCATE, _FREE, _SHARE = 0, 1, 2
 class LiveRow:
     """What one scope holds at the peak in what one phase made."""
 
-    scope: tuple[str, ...]
+    scope: tuple[str, ...] = ()
     """The user's scopes, outermost first; empty for what the compiler made and could not be traced back."""
-    phase: str
+    phase: str = "other"
     """One of `trackside.trace.scopes.PHASES`: which phase computed the buffers, not which one needs them."""
-    num_bytes: int
-    num_buffers: int
+    num_bytes: int = 0
+    num_buffers: int = 0
 
 
 @dataclass(frozen=True)
 class PeakMemory:
     """The memory of a program on one device."""
 
-    parameter_bytes: int
+    parameter_bytes: int = 0
     """Its arguments."""
-    donated_bytes: int
+    donated_bytes: int = 0
     """Those of the arguments whose memory the outputs take over."""
-    output_bytes: int
+    output_bytes: int = 0
     """Outputs that have memory of their own."""
-    constant_bytes: int
+    constant_bytes: int = 0
     """Constants."""
-    temporary_bytes: int
+    temporary_bytes: int = 0
     """All else that is allocated for a call."""
-    peak_temporary_bytes: int | None
+    peak_temporary_bytes: int | None = None
     """The most bytes that buffers hold at one moment; less than is allocated, as there are gaps between them."""
-    peak_instruction: str
+    peak_instruction: str = ""
     """The instruction that runs at that moment."""
-    peak_scope: tuple[str, ...]
+    peak_scope: tuple[str, ...] = ()
     """The scope that the instruction belongs to."""
-    peak_phase: str
+    peak_phase: str = "other"
     """The phase that it belongs to."""
-    rows: tuple[LiveRow, ...]
+    rows: tuple[LiveRow, ...] = ()
     """What holds the bytes of the peak, the largest first."""
-    missing: tuple[str, ...]
+    missing: tuple[str, ...] = ()
     """What the program's HLO does not tell."""
 
     @property
     def total_bytes(self) -> int:
         """All memory that a call needs, its arguments included."""
         return self.parameter_bytes + self.output_bytes + self.constant_bytes + self.temporary_bytes
-
-    def bytes_by_phase(self) -> dict[str, int]:
-        """The bytes of the peak by the phase that made them."""
-        totals: Counter[str] = Counter()
-        for row in self.rows:
-            totals[row.phase] += row.num_bytes
-        return dict(totals)
 
 
 def peak_memory(hlo_proto: bytes) -> PeakMemory | None:

@@ -33,8 +33,8 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class _Device:
-    """A row of the table."""
+class DataSheet:
+    """What a vendor states about some kinds of devices."""
 
     kinds: tuple[str, ...]
     tera_flops: dict[str, float]
@@ -48,104 +48,104 @@ def _half_precision(value: float) -> dict[str, float]:
 
 _CLOUD_TPU = "Google Cloud TPU documentation"
 
-_DEVICES = (
+DEVICES = (
     # NVIDIA. Data sheets from H100 on give tensor core figures with sparsity; half of those stand here.
-    _Device(
+    DataSheet(
         ("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB"),
         {"float16": 125, "float32": 15.7},
         900,
         "NVIDIA V100 data sheet, SXM2",
     ),
-    _Device(
+    DataSheet(
         ("Tesla V100-PCIE-16GB", "Tesla V100-PCIE-32GB"),
         {"float16": 112, "float32": 14},
         900,
         "NVIDIA V100 data sheet, PCIe",
     ),
-    _Device(
+    DataSheet(
         ("A100-SXM4-40GB", "A100-PCIE-40GB"),
         {**_half_precision(312), "tf32": 156, "float32": 19.5},
         1555,
         "NVIDIA A100 data sheet, 40 GB",
     ),
-    _Device(
+    DataSheet(
         ("A100-SXM4-80GB",),
         {**_half_precision(312), "tf32": 156, "float32": 19.5},
         2039,
         "NVIDIA A100 data sheet, 80 GB SXM",
     ),
-    _Device(
+    DataSheet(
         ("A100 80GB PCIe",),
         {**_half_precision(312), "tf32": 156, "float32": 19.5},
         1935,
         "NVIDIA A100 data sheet, 80 GB PCIe",
     ),
-    _Device(
+    DataSheet(
         ("H100 80GB HBM3",),
         {**_half_precision(989.5), "tf32": 494.5, "float32": 67},
         3350,
         "NVIDIA H100 data sheet, SXM",
     ),
-    _Device(
+    DataSheet(
         ("H100 PCIe",),
         {**_half_precision(756.5), "tf32": 378, "float32": 51},
         2000,
         "NVIDIA H100 data sheet, PCIe",
     ),
-    _Device(
+    DataSheet(
         ("H200",),
         {**_half_precision(989.5), "tf32": 494.5, "float32": 67},
         4800,
         "NVIDIA H200 data sheet, SXM",
     ),
-    _Device(
+    DataSheet(
         ("B200",),
         {**_half_precision(2250), "tf32": 1100, "float32": 80},
         8000,
         "NVIDIA Blackwell architecture technical brief, HGX B200",
     ),
-    _Device(
+    DataSheet(
         ("L4",),
         {**_half_precision(121), "tf32": 60, "float32": 30.3},
         300,
         "NVIDIA L4 data sheet",
     ),
-    _Device(
+    DataSheet(
         ("L40S",),
         {**_half_precision(362.05), "tf32": 183, "float32": 91.6},
         864,
         "NVIDIA L40S data sheet",
     ),
-    _Device(
+    DataSheet(
         ("GeForce RTX 4090",),
         {**_half_precision(165.2), "tf32": 82.6, "float32": 82.6},
         1008,
         "NVIDIA Ada architecture white paper, float32 accumulation",
     ),
     # AMD.
-    _Device(
+    DataSheet(
         ("AMD Instinct MI250X",),
         {**_half_precision(191.5), "float32": 47.85},
         1638,
         "AMD Instinct MI250X data sheet, one of two dies",
     ),
-    _Device(
+    DataSheet(
         ("AMD Instinct MI300X",),
         {**_half_precision(1307.4), "tf32": 653.7, "float32": 163.4},
         5300,
         "AMD Instinct MI300X data sheet",
     ),
     # Google.
-    _Device(("TPU v2",), {"bfloat16": 23}, 350, "Google, CACM 63(7), 2020, v2, one of two TensorCores"),
-    _Device(("TPU v3",), {"bfloat16": 61.5}, 450, f"{_CLOUD_TPU}, v3, one of two TensorCores"),
-    _Device(("TPU v4",), {"bfloat16": 275}, 1200, f"{_CLOUD_TPU}, v4"),
-    _Device(("TPU v5 lite", "TPU v5e"), {"bfloat16": 197}, 819, f"{_CLOUD_TPU}, v5e"),
-    _Device(("TPU v5", "TPU v5p"), {"bfloat16": 459}, 2765, f"{_CLOUD_TPU}, v5p"),
-    _Device(("TPU v6 lite", "TPU v6e"), {"bfloat16": 918}, 1638, f"{_CLOUD_TPU}, v6e"),
-    _Device(("TPU7x",), {"bfloat16": 1153.5}, 3690, f"{_CLOUD_TPU}, TPU7x (Ironwood), one of two TensorCores"),
+    DataSheet(("TPU v2",), {"bfloat16": 23}, 350, "Google, CACM 63(7), 2020, v2, one of two TensorCores"),
+    DataSheet(("TPU v3",), {"bfloat16": 61.5}, 450, f"{_CLOUD_TPU}, v3, one of two TensorCores"),
+    DataSheet(("TPU v4",), {"bfloat16": 275}, 1200, f"{_CLOUD_TPU}, v4"),
+    DataSheet(("TPU v5 lite", "TPU v5e"), {"bfloat16": 197}, 819, f"{_CLOUD_TPU}, v5e"),
+    DataSheet(("TPU v5", "TPU v5p"), {"bfloat16": 459}, 2765, f"{_CLOUD_TPU}, v5p"),
+    DataSheet(("TPU v6 lite", "TPU v6e"), {"bfloat16": 918}, 1638, f"{_CLOUD_TPU}, v6e"),
+    DataSheet(("TPU7x",), {"bfloat16": 1153.5}, 3690, f"{_CLOUD_TPU}, TPU7x (Ironwood), one of two TensorCores"),
 )
 
-_BY_KIND = {kind.lower(): device for device in _DEVICES for kind in device.kinds}
+_BY_KIND = {kind.lower(): device for device in DEVICES for kind in device.kinds}
 _SHORT_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "f16": "float16", "f32": "float32"}
 
 
@@ -165,11 +165,6 @@ def known_peak(device_kind: str, dtype: Any = "bfloat16") -> Peak | None:
     if device is None or dtype not in device.tera_flops:
         return None
     return Peak(device_kind, dtype, device.tera_flops[dtype] * 1e12, device.giga_bytes * 1e9, device.source)
-
-
-def known_device_kinds() -> tuple[str, ...]:
-    """The devices in the table, without the maker's name where drivers leave it out."""
-    return tuple(kind for device in _DEVICES for kind in device.kinds)
 
 
 def dtype_name(dtype: Any) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from trackside.trace.errors import TraceError
+from trackside.errors import TraceError
 from trackside.trace.event_columns import MISSING
-from trackside.trace.files import SUFFIX, read_trace_file
+from trackside.trace.trace_files import SUFFIX, read_trace_file
 from trackside.trace.xspace import Plane, read_xspace
 
 JSON_SUFFIX = ".trace.json.gz"

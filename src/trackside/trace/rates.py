@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from trackside.trace.tables import NO_SCOPE
 
 if TYPE_CHECKING:
-    from trackside.trace.report import TraceReport
+    from trackside.trace.trace_report import TraceReport
 
 _MIN_SHARE = 0.01
 
@@ -70,5 +70,4 @@ def step_rate(report: "TraceReport") -> float | None:
 
 
 def _rate(report: "TraceReport", flops: int, busy_s: float | None) -> float | None:
-    num_devices = sum(device.window_s > 0 for device in report.devices)
-    return flops / num_devices / busy_s if busy_s and num_devices else None
+    return flops / report.num_devices / busy_s if busy_s and report.num_devices else None

@@ -4,6 +4,10 @@ An xplane file is a few big messages that hold very many small ones of the same 
 field in plain Python (`fields`); the small ones are decoded together by numpy (`scan`): each round takes the next field
 of every message that has one, so that the number of Python steps is the number of fields of the longest message, not
 the number of messages. Nothing is copied: a nested message is a span, a pair of offsets into the bytes.
+
+Why not `jax.profiler.ProfileData`: it does not give the HLO programs that a trace carries, which scopes, phases and
+source lines come from; it needs jaxlib, where traces are read without; and it makes an object per event, which takes
+longer (`benchmarks.trace_analysis` measures it). A test holds the two against each other on real traces.
 """
 
 import struct
@@ -145,7 +149,7 @@ def scan(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Iterator[Rou
     if not owner.size:
         return
     first, last = int(starts.min()), int(ends.max())
-    if last > len(data):
+    if first < 0 or last > len(data):
         raise WireError(_TOO_LONG)
     # Copied, since a field at the very end is read as whole words, which reach behind it.
     piece = np.concatenate([data[first:last], np.zeros(2 * _WORD_BYTES, np.uint8)])
@@ -266,6 +270,8 @@ def split_repeated(data: bytes, span: Span, number: int) -> tuple[np.ndarray, np
             at += 2
         else:
             length, at = read_varint(data, at + 1)
+            if length > end - at:  # before it is too large for the array
+                raise WireError(_TOO_LONG)
         add_start(at)
         at += length
         add_end(at)

@@ -79,7 +79,6 @@ class XSpace:
     planes: list[Plane]
     errors: list[str]
     warnings: list[str]
-    hostnames: list[str]
     num_bytes: int
 
     @property
@@ -107,7 +106,7 @@ def read_xspace(data: bytes) -> XSpace:
     forms = [_PlaneForm.of(data, span) for span in planes]
     # Timestamps may be nanoseconds since 1970, which in picoseconds would not fit into 64 bits.
     epoch_ns = min((timestamp for form in forms for timestamp in form.timestamps_ns), default=0)
-    return XSpace([form.read(data, array, epoch_ns) for form in forms], notes[2], notes[3], notes[4], len(data))
+    return XSpace([form.read(data, array, epoch_ns) for form in forms], notes[2], notes[3], len(data))
 
 
 @dataclass

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from trackside.report.html.scope_tree import scope_chart
+from trackside.trace import TraceReport
+from trackside.trace.flop_table import FlopRow, FlopTable
+from trackside.trace.tables import DeviceRow, ScopeRow, Table
 
 ROWS = [
     ("loss/Net/Dense_0", "forward", 0.2),
@@ -16,18 +19,17 @@ ROWS = [
 ]
 
 
-def report_of(rows: list[tuple[str, str, float]], flops: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def report_of(rows: list[tuple[str, str, float]], flops: list[FlopRow] | None = None) -> TraceReport:
     """A report of ten steps on one device."""
-    scopes = [{"scope": scope, "phase": phase, "busy_s": busy_s} for scope, phase, busy_s in rows]
-    return {
-        "num_steps": 10,
-        "devices": [{"window_s": 2.0}],
-        "scopes": {"rows": scopes},
-        "flops": {"rows": flops} if flops else None,
-    }
+    return TraceReport(
+        num_steps=10,
+        devices=(DeviceRow("cpu:0", window_s=2.0),),
+        scopes=Table(tuple(ScopeRow(scope, phase, busy_s) for scope, phase, busy_s in rows)),
+        flops=FlopTable(tuple(flops)) if flops else None,
+    )
 
 
-def drawn(report: dict[str, Any]) -> dict[str, Any]:
+def drawn(report: TraceReport) -> dict[str, Any]:
     return scope_chart(report, "c").traces[0]
 
 
@@ -72,7 +74,7 @@ def test_own_time_of_a_scope_is_drawn_beside_what_lies_under_it() -> None:
 
 def test_hover_tells_time_and_rate() -> None:
     """Where FLOPs are known, a scope tells what it achieved; without them it does not."""
-    flops = [{"scope": ["loss", "Net", "Dense_0"], "phase": "backward", "flops": 4_000_000}]
+    flops = [FlopRow(("loss", "Net", "Dense_0"), "backward", 4_000_000)]
     assert hover_of(drawn(report_of(ROWS, flops)), "backward").endswith("40 ms per step<br>100 MFLOP/s")
     assert hover_of(drawn(report_of(ROWS, flops)), "Dense_0").endswith("60 ms per step<br>66.7 MFLOP/s")
     assert "FLOP/s" not in hover_of(drawn(report_of(ROWS)), "backward")
@@ -80,7 +82,7 @@ def test_hover_tells_time_and_rate() -> None:
 
 def test_flops_of_a_scope_without_time_do_no_harm() -> None:
     """Work that was fused into another scope counts for those above it only."""
-    flops = [{"scope": ["loss", "Net", "gone"], "phase": "forward", "flops": 7_000_000}]
+    flops = [FlopRow(("loss", "Net", "gone"), "forward", 7_000_000)]
     trace = drawn(report_of(ROWS, flops))
     assert "gone" not in trace["labels"]
     assert hover_of(trace, "Net").endswith("100 MFLOP/s")

@@ -1,7 +1,6 @@
 """Whether the device was busy, and what the host did while it was not."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,10 +9,12 @@ from trackside.profiling.ledger_text import part_name
 from trackside.report.downsample import spike_indices, without_absent
 from trackside.report.html.charts import MAX_POINTS, Chart, label, line, part_colour
 from trackside.report.html.markup import Cell, Column, Html, missing, table
-from trackside.report.html.profile_capture import last_report
 from trackside.report.html.section import Section, panel
 from trackside.runs import MetricTable, Run
 from trackside.text import percent, seconds
+from trackside.trace.capture_row import CaptureRow, analysed_captures
+from trackside.trace.tables import Gap
+from trackside.trace.trace_report import TraceReport
 
 _NUM_GAPS = 8
 _MIN_SHARE = 0.0005
@@ -32,9 +33,9 @@ def build(run: Run) -> Section:
     if course is not None:
         charts.append(course)
         content.append(panel("Idle share over the run", chart=course))
-    capture = last_report(run)
-    if capture is not None and capture["report"].get("devices"):
-        content.append(_measured(capture))
+    analysed = analysed_captures(run.captures)
+    if analysed and analysed[-1][1].devices:
+        content.append(_measured(*analysed[-1]))
     if not content:
         content = [missing("The device was not observed: no step completed, or the run was written without a ledger.")]
     return Section("device", "Device", content, lead=_lead(ledger), charts=charts)
@@ -109,9 +110,8 @@ def _course(rows: MetricTable | None) -> Chart | None:
     )
 
 
-def _measured(capture: Mapping[str, Any]) -> Html:
-    report = capture["report"]
-    title = f"Measured in the capture of steps {capture.get('first_step'):,} to {capture.get('last_step'):,}"
+def _measured(capture: CaptureRow, report: TraceReport) -> Html:
+    title = f"Measured in the capture of steps {capture.first_step:,} to {capture.last_step:,}"
     columns = [
         Column("device"),
         Column("window", is_number=True),
@@ -120,19 +120,19 @@ def _measured(capture: Mapping[str, Any]) -> Html:
     ]
     rows = [
         [
-            row["name"],
-            Cell(seconds(row["window_s"]), row["window_s"]),
-            Cell(seconds(row["busy_s"]), row["busy_s"]),
-            Cell(percent(row["busy_s"] / row["window_s"]), row["busy_s"] / row["window_s"]),
+            row.name,
+            Cell(seconds(row.window_s), row.window_s),
+            Cell(seconds(row.busy_s), row.busy_s),
+            Cell(percent(row.busy_s / row.window_s), row.busy_s / row.window_s),
         ]
-        for row in report["devices"]
-        if row["window_s"] > 0
+        for row in report.devices
+        if row.window_s > 0
     ]
-    gaps = (report.get("gaps") or {}).get("largest") or []
+    gaps = report.gaps.largest
     return panel(title, table(columns, rows, "Busy time by device"), _gap_table(gaps) if gaps else None)
 
 
-def _gap_table(gaps: Sequence[Mapping[str, Any]]) -> Html:
+def _gap_table(gaps: Sequence[Gap]) -> Html:
     columns = [
         Column("largest gaps", explanation="Stretches in which a device did nothing, in the captured window."),
         Column("where", is_minor=True),
@@ -140,7 +140,7 @@ def _gap_table(gaps: Sequence[Mapping[str, Any]]) -> Html:
         Column("the host was in", is_code=True, explanation="What the host did for the longest part of the gap."),
     ]
     rows = [
-        [Cell(seconds(gap["duration_s"]), gap["duration_s"]), gap["kind"], gap["device"], gap["host_activity"] or "-"]
+        [Cell(seconds(gap.duration_s), gap.duration_s), gap.kind, gap.device, gap.host_activity or "-"]
         for gap in gaps[:_NUM_GAPS]
     ]
     return table(columns, rows, "The largest gaps")

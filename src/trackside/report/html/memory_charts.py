@@ -8,11 +8,11 @@ import numpy as np
 from trackside.report.downsample import spike_indices
 from trackside.report.html.charts import MAX_POINTS, Chart, area, byte_unit, line, series_colour
 from trackside.report.html.markup import Cell, Child, Column, Html, code, element, missing, path_text, share_bar, table
-from trackside.report.html.profile_capture import analysed
 from trackside.report.html.section import Section, panel
 from trackside.report.run_summary import RunSummary
 from trackside.runs import Run
 from trackside.text import num_bytes
+from trackside.trace.capture_row import analysed_captures
 from trackside.trace.tables import NO_SCOPE
 
 _MAX_ROWS = 20
@@ -43,7 +43,8 @@ def build(summary: RunSummary, run: Run) -> Section:
         content.append(
             missing("Memory was not sampled. Add ", how, " to ", code("TrainerConfig(callbacks=[...])"), ".")
         )
-    peaks = [row["report"]["peak_memory"] for row in analysed(run) if row["report"].get("peak_memory")]
+    analysed = analysed_captures(run.captures)
+    peaks = [row["report"]["peak_memory"] for row, report in analysed if report.peak_memory is not None]
     if peaks:
         content.append(_peak_panel(peaks[-1]))
     else:

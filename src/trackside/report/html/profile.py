@@ -1,8 +1,7 @@
 """What captures say of the device's time: by scope and phase, source line, kind and operation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
 
 from trackside.report.html import scope_tree
 from trackside.report.html.charts import Chart
@@ -19,10 +18,12 @@ from trackside.report.html.markup import (
     table,
     term,
 )
-from trackside.report.html.profile_capture import Report, analysed, per_step
 from trackside.report.html.section import Section, panel
 from trackside.runs import Run
 from trackside.text import count, percent, seconds, with_prefix
+from trackside.trace.capture_row import CaptureRow, analysed_captures
+from trackside.trace.rates import step_rate
+from trackside.trace.trace_report import TraceReport
 
 _MAX_CAPTURES = 5
 _MAX_ROWS = 25
@@ -38,39 +39,42 @@ _PHASES = {
 
 def build(run: Run) -> Section:
     """The section: the newest captures, one shown at a time."""
-    captures = analysed(run)[-_MAX_CAPTURES:][::-1]
-    failed = [row for row in run.captures if row.get("error")]
+    captures = analysed_captures(run.captures)[-_MAX_CAPTURES:][::-1]
+    failed = [capture for capture in run.captures if capture.error]
     if not captures:
         text = "No capture yet. Take one with "
         how = code("TrainerConfig(callbacks=[JaxProfilerConfig(profile_first_step=10, profile_n_steps=10)])")
         return Section("profile", "Profile", [missing(text, how, "."), _failures(failed)])
-    charts = [scope_tree.scope_chart(row["report"], f"scopes-{index}") for index, row in enumerate(captures)]
-    shown = [_capture(row, chart, index) for index, (row, chart) in enumerate(zip(captures, charts, strict=True))]
+    charts = [scope_tree.scope_chart(report, f"scopes-{index}") for index, (_, report) in enumerate(captures)]
+    shown = [
+        _capture(capture, report, chart, index)
+        for index, ((capture, report), chart) in enumerate(zip(captures, charts, strict=True))
+    ]
     lead = f"{count(len(run.captures), 'capture')} of a few steps, analysed by the scopes of your program."
-    return Section("profile", "Profile", [_tabs(captures), shown, _failures(failed)], lead, charts)
+    return Section(
+        "profile", "Profile", [_tabs([capture for capture, _ in captures]), shown, _failures(failed)], lead, charts
+    )
 
 
-def _tabs(captures: Sequence[Mapping[str, Any]]) -> Html | None:
+def _tabs(captures: Sequence[CaptureRow]) -> Html | None:
     if len(captures) == 1:
         return None
     buttons = [
         element(
             "button",
-            f"Steps {row['first_step']:,} to {row['last_step']:,}",
+            f"Steps {capture.first_step:,} to {capture.last_step:,}",
             type="button",
             data_panel=f"capture-{index}",
             aria_pressed="false" if index else "true",
         )
-        for index, row in enumerate(captures)
+        for index, capture in enumerate(captures)
     ]
     return element("div", buttons, class_="segmented tabs", role="group", aria_label="capture")
 
 
-def _capture(row: Mapping[str, Any], chart: Chart, index: int) -> Html:
-    report = row["report"]
-    notes = [*(report.get("missing") or ()), *(report.get("warnings") or ()), *(row.get("warnings") or ())]
+def _capture(capture: CaptureRow, report: TraceReport, chart: Chart, index: int) -> Html:
     content = [
-        _figures(row, notes),
+        _figures(capture, report),
         panel(
             "Device time by scope and phase",
             _legend(report),
@@ -86,47 +90,48 @@ def _capture(row: Mapping[str, Any], chart: Chart, index: int) -> Html:
     return element("div", content, id=f"capture-{index}", class_="capture", hidden=index > 0)
 
 
-def _figures(row: Mapping[str, Any], notes: Sequence[str]) -> Html:
-    report = row["report"]
-    time, coverage = report.get("step_time") or {}, report["coverage"]
-    rate = (report.get("scalars") or {}).get("gflops_per_second")
-    figures: list[tuple[Child, str]] = [("steps", f"{row['first_step']:,} to {row['last_step']:,}")]
-    figures.append(("why", str(row.get("reason") or "asked for")))
-    if time:
-        figures.append(("step time", f"{seconds(time['median_s'])}, p95 {seconds(time['p95_s'])}"))
-    if report.get("device_busy") is not None:
-        figures.append(("device busy", percent(report["device_busy"])))
+def _figures(capture: CaptureRow, report: TraceReport) -> Html:
+    time, coverage, rate = report.step_time, report.coverage, step_rate(report)
+    figures: list[tuple[Child, str]] = [("steps", f"{capture.first_step:,} to {capture.last_step:,}")]
+    figures.append(("why", capture.reason or "requested"))
+    if time is not None:
+        figures.append(("step time", f"{seconds(time.median_s)}, p95 {seconds(time.p95_s)}"))
+    if report.device_busy is not None:
+        figures.append(("device busy", percent(report.device_busy)))
     if rate is not None:
         explanation = "Matrix products and convolutions of a step, over the step time."
-        figures.append((term("achieved", explanation), with_prefix(rate * 1e9, "FLOP/s")))
-    if row.get("utilisation") is not None:
-        figures.append(("of the peak", percent(row["utilisation"])))
-    if coverage.get("resolved_share") is not None:
+        figures.append((term("achieved", explanation), with_prefix(rate, "FLOP/s")))
+    if capture.utilisation is not None:
+        figures.append(("of the peak", percent(capture.utilisation)))
+    if coverage.resolved_share is not None:
         explanation = "The share of busy time whose operations say where they come from."
-        figures.append((term("attributed", explanation), percent(coverage["resolved_share"])))
+        figures.append((term("attributed", explanation), percent(coverage.resolved_share)))
     listed = [element("div", element("dt", name), element("dd", value)) for name, value in figures]
-    path = element("p", "The capture lies in ", code(str(row.get("path", ""))), class_="note")
-    told = element("ul", [element("li", note) for note in notes], class_="note") if notes else None
-    return element("div", element("dl", listed, class_="evidence"), told, path, class_="panel slim")
+    path = element("p", "The capture is in ", code(capture.path), class_="note")
+    notes = [element("li", note) for note in capture.notes]
+    shown_notes = element("ul", notes, class_="note") if notes else None
+    return element("div", element("dl", listed, class_="evidence"), shown_notes, path, class_="panel slim")
 
 
-def _legend(report: Report) -> Html:
+def _legend(report: TraceReport) -> Html:
     entries = [
         element(
             "span",
             element("i", class_=f"swatch back-phase-{phase}"),
             term(phase, _PHASES[phase]),
             " ",
-            percent(report["phases"][phase] / report["coverage"]["busy_s"]),
+            percent(report.phases[phase] / report.coverage.busy_s),
         )
         for phase in scope_tree.phases_of(report)
     ]
     return element("p", entries, class_="legend")
 
 
-def _times(report: Report, busy_s: float, share: float, largest: float, colour: str = "accent") -> list[Child | Cell]:
+def _times(
+    report: TraceReport, busy_s: float, share: float, largest: float, colour: str = "accent"
+) -> list[Child | Cell]:
     """The cells of a time: per step, as a share, and as a bar."""
-    each_s = per_step(report, busy_s)
+    each_s = report.per_step(busy_s)
     return [
         Cell("" if each_s is None else seconds(each_s), busy_s),
         Cell(f"{100 * share:.1f} %", share),
@@ -142,26 +147,26 @@ def _time_columns() -> list[Column]:
     ]
 
 
-def _source_table(report: Report) -> Html:
-    rows = report["sources"]["rows"]
+def _source_table(report: TraceReport) -> Html:
+    rows = report.sources.rows
     if not rows:
         return missing("No operation says which source line it comes from.")
-    largest = rows[0]["share"]
+    largest = rows[0].share
     columns = [Column("line", is_code=True), Column("function", is_code=True, is_minor=True), *_time_columns()]
     cells = [
         [
-            Cell(_source(row["file"], row["line"]), f"{row['file']}:{row['line']}"),
-            row["function"],
-            *_times(report, row["busy_s"], row["share"], largest),
+            Cell(_source(row.file, row.line), f"{row.file}:{row.line}"),
+            row.function,
+            *_times(report, row.busy_s, row.share, largest),
         ]
         for row in rows[:_MAX_ROWS]
     ]
     return element("div", table(columns, cells, "Device time by source line"), _more(len(rows)))
 
 
-def _op_table(report: Report) -> Html:
-    rows = report["ops"]["rows"]
-    largest = rows[0]["share"] if rows else 0.0
+def _op_table(report: TraceReport) -> Html:
+    rows = report.ops.rows
+    largest = rows[0].share if rows else 0.0
     columns = [
         Column("operation", is_code=True),
         Column("kind", is_minor=True),
@@ -171,29 +176,29 @@ def _op_table(report: Report) -> Html:
     ]
     cells = [
         [
-            row["op"],
-            row["category"],
-            path_text(row["scope"]),
-            row["phase"],
-            *_times(report, row["busy_s"], row["share"], largest, f"phase-{row['phase']}"),
+            row.op,
+            row.category,
+            path_text(row.scope),
+            row.phase,
+            *_times(report, row.busy_s, row.share, largest, f"phase-{row.phase}"),
         ]
         for row in rows[:_MAX_ROWS]
     ]
     return element("div", table(columns, cells, "Device time by operation"), _more(len(rows)))
 
 
-def _kind_table(report: Report) -> Html:
-    rows = report["categories"]["rows"]
-    largest = rows[0]["share"] if rows else 0.0
-    cells = [[row["category"], *_times(report, row["busy_s"], row["share"], largest)] for row in rows]
+def _kind_table(report: TraceReport) -> Html:
+    rows = report.categories.rows
+    largest = rows[0].share if rows else 0.0
+    cells = [[row.category, *_times(report, row.busy_s, row.share, largest)] for row in rows]
     return table([Column("kind"), *_time_columns()], cells, "Device time by kind of operation")
 
 
-def _collectives(report: Report) -> Html | None:
-    rows = report["collectives"]["rows"]
+def _collectives(report: TraceReport) -> Html | None:
+    rows = report.collectives.rows
     if not rows:
         return None
-    largest = rows[0]["share"]
+    largest = rows[0].share
     columns = [
         Column("operation", is_code=True),
         Column("kind"),
@@ -201,7 +206,7 @@ def _collectives(report: Report) -> Html | None:
         *_time_columns(),
     ]
     cells = [
-        [row["op"], row["opcode"], path_text(row["scope"]), *_times(report, row["busy_s"], row["share"], largest)]
+        [row.op, row.opcode, path_text(row.scope), *_times(report, row.busy_s, row.share, largest)]
         for row in rows[:_MAX_ROWS]
     ]
     return panel("Communication between devices", table(columns, cells, "Collectives"), _more(len(rows)))
@@ -221,10 +226,8 @@ def _source(file: str, line: int) -> Html:
     return element("span", f"{tail}:{line}", title=f"{file}:{line}")
 
 
-def _failures(failed: Sequence[Mapping[str, Any]]) -> Html | None:
+def _failures(failed: Sequence[CaptureRow]) -> Html | None:
     if not failed:
         return None
-    items = [
-        element("li", f"Steps {row.get('first_step')} to {row.get('last_step')}: {row['error']}") for row in failed
-    ]
+    items = [element("li", f"Steps {capture.first_step} to {capture.last_step}: {capture.error}") for capture in failed]
     return panel("Captures that failed", element("ul", items))

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trackside.report.html.charts import Chart, label
-from trackside.report.html.profile_capture import Report, num_devices, per_step
 from trackside.text import percent, seconds, with_prefix
 from trackside.trace.scopes import PHASES
 from trackside.trace.tables import NO_SCOPE
+from trackside.trace.trace_report import TraceReport
 
 _MAX_NODES = 500
 _MIN_RATE_SHARE = 0.01
@@ -33,7 +33,7 @@ class _Node:
         return sum(self.phases.values())
 
 
-def scope_chart(report: Report, chart_id: str) -> Chart:
+def scope_chart(report: TraceReport, chart_id: str) -> Chart:
     """The icicle of a capture.
 
     Args:
@@ -68,30 +68,30 @@ def scope_chart(report: Report, chart_id: str) -> Chart:
     )
 
 
-def phases_of(report: Report) -> list[str]:
+def phases_of(report: TraceReport) -> list[str]:
     """The phases that the capture has, in the order in which they are shown."""
-    return [phase for phase in PHASES if (report.get("phases") or {}).get(phase)]
+    return [phase for phase, busy_s in report.phases.items() if busy_s]
 
 
-def _tree(report: Report) -> _Node:
+def _tree(report: TraceReport) -> _Node:
     root = _Node("all", "")
-    for row in report["scopes"]["rows"]:
-        path = [NO_SCOPE] if row["scope"] == NO_SCOPE else row["scope"].split("/")
+    for row in report.scopes:
+        path = [NO_SCOPE] if row.scope == NO_SCOPE else row.scope.split("/")
         node = root
-        _count(node.phases, row["phase"], row["busy_s"])
+        _count(node.phases, row.phase, row.busy_s)
         for name in path:
             node = node.children.setdefault(name, _Node(name, f"{node.path}/{name}".lstrip("/")))
-            _count(node.phases, row["phase"], row["busy_s"])
-        _count(node.own, row["phase"], row["busy_s"])
-    for row in (report.get("flops") or {}).get("rows") or ():
+            _count(node.phases, row.phase, row.busy_s)
+        _count(node.own, row.phase, row.busy_s)
+    for row in () if report.flops is None else report.flops.rows:
         node: _Node | None = root
-        root.flops += row["flops"]
-        for name in row["scope"] or [NO_SCOPE]:
+        root.flops += row.flops
+        for name in row.scope or (NO_SCOPE,):
             node = node.children.get(name) if node is not None else None
             if node is not None:
-                node.flops += row["flops"]
+                node.flops += row.flops
         if node is not None:
-            _count(node.phase_flops, row["phase"], row["flops"])
+            _count(node.phase_flops, row.phase, row.flops)
     return root
 
 
@@ -102,11 +102,10 @@ def _count(totals: dict[str, float], name: str, value: float) -> None:
 class _Drawing:
     """The columns that plotly wants, filled node by node; the smallest scopes beside each other are drawn as one."""
 
-    def __init__(self, report: Report, busy_s: float):
+    def __init__(self, report: TraceReport, busy_s: float):
         self._report = report
         self._busy_s = busy_s
-        num_rows = len(report["scopes"]["rows"])
-        self._min_share = 0.0 if num_rows <= _MAX_NODES else 1 / _MAX_NODES
+        self._min_share = 0.0 if len(report.scopes) <= _MAX_NODES else 1 / _MAX_NODES
         self.labels: list[str] = []
         self.parents: list[str] = []
         self.values: list[float] = []
@@ -121,7 +120,7 @@ class _Drawing:
         is_one_phase = not children and not small and len(node.phases) == 1
         only_phase = next(iter(node.phases)) if is_one_phase else ""
         colour = f"--phase-{only_phase}" if is_one_phase else ("--tree-root" if parent is None else "--tree-scope")
-        name = node.path or f"all of {self._report.get('step_program') or 'the program'}"
+        name = node.path or f"all of {self._report.step_program or 'the program'}"
         rate = self._rate(node.flops, node.busy_s)
         details = [*([only_phase] if is_one_phase else []), *rate]
         index = self._append(node.name, parent, node.busy_s, colour, name, details)
@@ -146,7 +145,7 @@ class _Drawing:
 
     def _append(self, name: str, parent: int | None, busy_s: float, colour: str, title: str, details: list[str]) -> int:
         share = busy_s / self._busy_s
-        each_s = per_step(self._report, busy_s)
+        each_s = self._report.per_step(busy_s)
         times = [f"{percent(share)} of busy time", *([] if each_s is None else [f"{seconds(each_s)} per step"])]
         self.labels.append(label(name, 40))
         self.parents.append("" if parent is None else str(parent))
@@ -158,7 +157,7 @@ class _Drawing:
         return len(self.labels) - 1
 
     def _rate(self, flops: float, busy_s: float) -> list[str]:
-        each_s = per_step(self._report, busy_s)
+        each_s = self._report.per_step(busy_s)
         if not flops or not each_s or busy_s < _MIN_RATE_SHARE * self._busy_s:
             return []
-        return [with_prefix(flops / num_devices(self._report) / each_s, "FLOP/s")]
+        return [with_prefix(flops / self._report.num_devices / each_s, "FLOP/s")]

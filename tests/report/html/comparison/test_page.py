@@ -10,8 +10,8 @@ from tests.compare.written_runs import write_run
 from tests.report.html.test_report_page import MAX_BYTES, Page, policy_hash
 from trackside.compare import Cause, Comparison, Difference, StepTimeChange, compare_runs
 from trackside.compare.sides import Side
-from trackside.compare.step_time import StepSeries
 from trackside.compare.traced_steps import TracedSteps
+from trackside.compare.undisturbed_step import StepSeries
 from trackside.errors import ConfigError
 from trackside.report import render_comparison_html, write_comparison_html
 from trackside.report.html.assets import plotly_library

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from trackside.compare import Comparison
-from trackside.compare.step_time import StepSeries
+from trackside.compare.undisturbed_step import StepSeries
 from trackside.report.downsample import spike_indices
 from trackside.report.html.charts import MAX_POINTS, Chart, View, as_interval_means, label, line, numbers, time_unit
 from trackside.report.html.comparison.changes import AFTER_COLOUR, BEFORE_COLOUR

@@ -1,0 +1,110 @@
+"""How long steps took over a run, and which of these times say nothing of a step."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trackside.runs.metric_table import MetricTable
+from trackside.runs.run_legs import Leg
+
+WARM_UP_STEPS = 10
+"""Caches are cold and clocks low in the first steps of a leg."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The times of steps, from one log row to the next: arrays of equal length."""
+
+    step: np.ndarray
+    """The last step of each interval."""
+    num_steps: np.ndarray
+    """How many steps it has."""
+    seconds: np.ndarray
+    """Seconds per step, without validation, compilation and what else the trainer leaves out."""
+    t: np.ndarray
+    """When the row was written, in seconds since the epoch."""
+    warm_up: np.ndarray
+    """Whether it is among the first steps of a leg."""
+    compiling: np.ndarray
+    """Whether something was compiled in it."""
+    disturbed: np.ndarray
+    """Whether a capture, a validation or a checkpoint fell into it."""
+
+    @property
+    def clean(self) -> np.ndarray:
+        """Whether nothing of all this fell into it: what steps are compared by."""
+        return ~(self.warm_up | self.compiling | self.disturbed)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def step_times_of(
+    metrics: Mapping[str, MetricTable], legs: Sequence[Leg], events: Iterable[Mapping[str, Any]]
+) -> StepTimes:
+    """The step times of a run.
+
+    Args:
+        metrics: The metrics by mode.
+        legs: The legs of the run.
+        events: The rows `compile`, `capture` and `checkpoint`.
+    """
+    table = metrics.get("train")
+    if table is None or "step_time" not in table:
+        empty, no = np.array([], np.int64), np.array([], bool)
+        return StepTimes(empty, empty, np.array([], float), np.array([], float), no, no, no)
+    starts = np.unique([leg.first_step for leg in legs] or [0])
+    # The interval before each row begins at the row before it, or where its leg began.
+    leg_start = starts[np.maximum(np.searchsorted(starts, table.step, side="left") - 1, 0)]
+    first = np.maximum(np.concatenate(([0], table.step[:-1])), leg_start)
+    compiling, disturbed = np.zeros(len(table), bool), np.zeros(len(table), bool)
+    for row in events:
+        if row["kind"] == "compile":
+            compiling[_compiled(row, table)] = True
+        else:
+            disturbed[_captured(row, table, first) if row["kind"] == "capture" else _saved(row, table)] = True
+    for mode in ("val", "test"):
+        if mode in metrics:  # they take place when their step is over, at the beginning of the interval that follows
+            index = np.searchsorted(table.step, metrics[mode].step, side="right")
+            disturbed[index[index < len(table)]] = True
+    has_time = np.isfinite(table["step_time"])
+    return StepTimes(
+        *(
+            column[has_time]
+            for column in (
+                table.step,
+                table.step - first,
+                table["step_time"],
+                table.t,
+                first < leg_start + WARM_UP_STEPS,
+                compiling,
+                disturbed,
+            )
+        )
+    )
+
+
+def _compiled(row: Mapping[str, Any], table: MetricTable) -> slice:
+    """The interval in which something was compiled."""
+    if row.get("step") is None:  # before the first step
+        return slice(0)
+    index = int(np.searchsorted(table.step, row["step"], side="left"))
+    return slice(index, index + 1)
+
+
+def _captured(row: Mapping[str, Any], table: MetricTable, first: np.ndarray) -> slice:
+    """The intervals from the first step of a capture to the step at which it was written."""
+    begin, end = row.get("disturbed_steps") or (row.get("first_step"), row.get("last_step"))
+    if begin is None or end is None:
+        return slice(0)
+    return slice(int(np.searchsorted(table.step, begin, side="left")), int(np.searchsorted(first, end, side="left")))
+
+
+def _saved(row: Mapping[str, Any], table: MetricTable) -> slice:
+    """The intervals from the step of a checkpoint to the moment when it was written: in the background, mostly."""
+    if row.get("step") is None:
+        return slice(0)
+    index = int(np.searchsorted(table.step, row["step"], side="right"))
+    return slice(index, int(np.searchsorted(table.t, row["t"], side="left")) + 1)
