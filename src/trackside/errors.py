@@ -14,12 +14,16 @@ TracksideError
 """
 
 __all__ = [
+    "CaptureError",
     "CheckpointError",
     "ConfigError",
     "DataError",
     "EventFileError",
     "MetricError",
     "MissingExtraError",
+    "RecompileError",
+    "RunError",
+    "TraceError",
     "TracksideError",
 ]
 

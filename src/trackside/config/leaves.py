@@ -17,8 +17,7 @@ from trackside.config.dtypes import read_dtype, write_dtype
 from trackside.config.hints import Kind, base_class, describe
 from trackside.config.mismatch import Mismatch
 from trackside.config.references import read_callable, read_class, write_callable, write_class
-
-_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+from trackside.text import NON_FINITE
 
 
 def _none(hint: Any, value: Any) -> None:
@@ -55,8 +54,8 @@ def _write_float(hint: Any, value: Any) -> float | str:
 
 
 def _read_float(hint: Any, data: Any) -> float:
-    if isinstance(data, str) and data in _NON_FINITE:
-        return _NON_FINITE[data]
+    if isinstance(data, str) and data in NON_FINITE:
+        return NON_FINITE[data]
     return _to_float(data)
 
 
