@@ -287,3 +287,28 @@ def test_the_null_writer_takes_everything():
 def test_events_do_not_import_jax():
     """Reading a run works without jax being loaded."""
     run_python("import sys, trackside.events; assert 'jax' not in sys.modules")
+
+
+@pytest.mark.parametrize("num_bytes_left", range(1, 4))
+def test_a_row_that_lacks_its_line_end_counts_as_written(path, num_bytes_left):
+    """Where the disk is full right before, at or behind a line end, rows are either read back or counted as failed."""
+    code = """
+import json, os, resource, sys
+from trackside.clock import ManualClock
+from trackside.events import EventWriter
+writer = EventWriter(sys.argv[1], ManualClock(1.0))
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+size = os.stat(sys.argv[1]).st_size
+writer.write_metrics({"loss": 0.5}, step=1, epoch=1, mode="train")
+length = os.stat(sys.argv[1]).st_size - size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 2 * length - 2 + int(sys.argv[2]), hard))
+for step in range(2, 5):
+    writer.write_metrics({"loss": 0.5}, step=step, epoch=1, mode="train")
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+writer.write_metrics({"loss": 0.5}, step=5, epoch=1, mode="train")
+print(json.dumps(writer.num_failed))
+"""
+    result = run_python(code, path, str(num_bytes_left - 1))
+    steps = [row["step"] for row in read_events(path) if row["kind"] == "metrics"]
+    assert len(steps) + json.loads(result.stdout) == 5
+    assert steps[-1] == 5

@@ -121,9 +121,9 @@ class EventWriter:
         # One write for the whole line: with O_APPEND, no other thread can write into it.
         line = b"\n%b\n" % row if self._torn else row + b"\n"
         try:
-            if os.write(self._fd, line) == len(line):
-                if self._torn:
-                    self._torn = False
+            num_missing = len(line) - os.write(self._fd, line)
+            if num_missing <= 1:  # without its line end the row is whole all the same; the next one begins with it
+                self._torn = num_missing == 1
                 return
             # Cut short, as on a disk that is almost full. The second attempt raises the cause, if it persists.
             self._torn = True

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from trackside.decoding.evaluation import Evaluation, Score
+from trackside.decoding.model_scores import Evaluation, Score
 from trackside.decoding.r2 import R2
 from trackside.decoding.record import TrainingRecord
 

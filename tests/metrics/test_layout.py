@@ -3,7 +3,7 @@ import pytest
 
 from trackside.errors import MetricError
 from trackside.metrics import LOG_MODES, MetricLayout, MetricSpec
-from trackside.metrics.step import split_log_modes
+from trackside.metrics.step_metric import split_log_modes
 
 
 def layout_of(**modes):

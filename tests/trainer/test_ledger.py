@@ -149,7 +149,7 @@ def test_interrupted_training_logs_the_time_of_its_last_steps(tmp_path: Path) ->
 
 def test_timers_of_the_users_code_are_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the process's own profiler logs during a training is in its event file, and not after it."""
-    monkeypatch.setattr("trackside.profiling.timers.profiler._global", None)
+    monkeypatch.setattr("trackside.profiling.timers.training_profiler._global", None)
 
     class Timed(Sleeper):
         def on_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:

@@ -8,7 +8,7 @@ from trackside.callbacks.learning_rate_monitor import LearningRateMonitor, Learn
 from trackside.callbacks.memory_profiler import MemoryProfileConfig, MemoryProfiler
 from trackside.callbacks.model_checkpoint import CheckpointConfig, ModelCheckpoint
 from trackside.callbacks.profiler import JAXProfiler, JaxProfiler, JaxProfilerConfig, ProfilingConfig
-from trackside.callbacks.progress_bar import ProgressBarCallback, ProgressBarConfig
+from trackside.callbacks.progress_bar_callback import ProgressBarCallback, ProgressBarConfig
 from trackside.callbacks.trainer_view import TrainerView
 
 __all__ = [

@@ -67,7 +67,7 @@ def _table(directory: Path, glances: "list[Glance]", width: int) -> Text:
 
 
 def _row(directory: Path, glance: "Glance", name_width: int) -> Text:
-    from trackside.report.run_status import RunStatus
+    from trackside.report.status_words import RunStatus
     from trackside.report.terminal_lines import fit, fit_tail
     from trackside.text import moment, three_digits
 

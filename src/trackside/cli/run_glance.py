@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from trackside.report.best_metric import BestMetric, best_of, choose_metric
-from trackside.report.run_status import RunStatus, judge_status
+from trackside.report.status_words import RunStatus, judge_status
 from trackside.runs.run_folders import process_index_of
 from trackside.runs.run_status import UNKNOWN, is_held, status_of
 

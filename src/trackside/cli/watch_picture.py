@@ -12,7 +12,7 @@ from trackside.profiling.ledger import CALLBACK, LedgerTotals
 from trackside.report.best_metric import choose_metric
 from trackside.report.downsample import without_absent
 from trackside.report.ledger_lines import render_bar
-from trackside.report.run_status import read_status
+from trackside.report.status_words import read_status
 from trackside.report.terminal_lines import fit, join, labelled, printable
 from trackside.runs import MetricTable, Run
 from trackside.text import duration, three_digits, wrap

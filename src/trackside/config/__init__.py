@@ -5,7 +5,7 @@ are already imported; it never causes an import.
 """
 
 from trackside.config.base import ConfigDict
-from trackside.config.files import load_config, save_config
+from trackside.config.config_files import load_config, save_config
 from trackside.config.overrides import apply_overrides
 from trackside.config.registry import register
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trackside.decoding.step import LossFunction, apply_step, predict, value_and_grad
+from trackside.decoding.decoding_step import LossFunction, apply_step, predict, value_and_grad
 from trackside.errors import ConfigError, DataError
 from trackside.optional import require
 

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 
 from trackside.decoding.data import Pair, data_set, open_epoch, slices, split_pair, to_numpy
-from trackside.decoding.evaluation import STATISTICS, Evaluation, Score, evaluation_cadence, name_statistics, score
+from trackside.decoding.decoding_step import LossFunction
 from trackside.decoding.flat_step import FlatStep
+from trackside.decoding.model_scores import STATISTICS, Evaluation, Score, evaluation_cadence, name_statistics, score
 from trackside.decoding.record import TrainingRecord
-from trackside.decoding.step import LossFunction
 from trackside.optional import require
 from trackside.profiling import profile_data_loader, profile_make_step
 from trackside.trainer.buffer_guard import BufferGuard

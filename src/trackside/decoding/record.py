@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from trackside.decoding.evaluation import Evaluation
+from trackside.decoding.model_scores import Evaluation
 from trackside.decoding.wandb_run import WandBRun
 from trackside.errors import ConfigError
 from trackside.files import replacing

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trackside.decoding.data import Pair, data_set, is_torch_tensor, open_epoch, slices, split_pair
-from trackside.decoding.evaluation import (
+from trackside.decoding.model_scores import (
     Evaluation,
     Score,
     array_statistics,

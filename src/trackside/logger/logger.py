@@ -10,11 +10,11 @@ import numpy as np
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError, MetricError, TracksideError
-from trackside.logger.config import LoggerConfig
 from trackside.logger.images import render_figure, to_image, to_numbers
-from trackside.logger.log_interval import LogInterval
+from trackside.logger.logger_config import LoggerConfig
 from trackside.logger.numbers import to_floats, to_numbers_by_name
 from trackside.logger.redact import redact
+from trackside.logger.row_step_time import RowStepTime
 from trackside.logger.run_directory import to_plain_config
 from trackside.logger.run_log import RunLog
 from trackside.logger.tool import LoggerTool
@@ -93,7 +93,7 @@ class Logger:
         self._ledger = Ledger(clock) if ledger is None else ledger
         self._epochs: list[_OpenEpoch] = []
         self._held: list[_HeldRow] = []
-        self._interval = LogInterval()
+        self._interval = RowStepTime()
         self._starts_timing = True
         self._nan_names: set[str] = set()
         tools = config.log_tools if process_index == 0 else ()

@@ -3,7 +3,7 @@
 from trackside.metrics.host import HostMetrics, reset_metrics, to_host_metrics
 from trackside.metrics.layout import MetricLayout, MetricSpec
 from trackside.metrics.packed import Metrics
-from trackside.metrics.step import LOG_MODES, StepMetric, add_step_metrics, check_log_modes
+from trackside.metrics.step_metric import LOG_MODES, StepMetric, add_step_metrics, check_log_modes
 
 __all__ = [
     "LOG_MODES",

@@ -8,7 +8,7 @@ import numpy as np
 
 from trackside.metrics.layout import MetricLayout
 from trackside.metrics.packed import Metrics
-from trackside.metrics.step import split_log_modes
+from trackside.metrics.step_metric import split_log_modes
 
 _ARRAYS = ("last", "sum", "count", "max", "std_steps", "std_mean", "std_m2")
 

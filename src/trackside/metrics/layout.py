@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trackside.errors import MetricError
-from trackside.metrics.step import LOG_MODES, StepMetric
+from trackside.metrics.step_metric import LOG_MODES, StepMetric
 
 NUM_HEADER_WORDS = 2
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from trackside.errors import MetricError
 from trackside.metrics.layout import MetricLayout
-from trackside.metrics.step import StepMetric, add_limbs, add_sums, count_as_float, split_log_modes
+from trackside.metrics.step_metric import StepMetric, add_limbs, add_sums, count_as_float, split_log_modes
 
 
 @jax.tree_util.register_pytree_node_class

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from trackside.errors import CaptureError, RecompileError
     from trackside.profiling.ledger import Ledger, LedgerTotals
     from trackside.profiling.sentinel import RecompileSentinel
-    from trackside.profiling.timers.profiler import TrainingProfiler, get_profiler, log_profiling_metrics
     from trackside.profiling.timers.timed_function import profile_operation
     from trackside.profiling.timers.timed_loader import profile_data_loader
     from trackside.profiling.timers.timed_step import profile_jax_loss_fn, profile_make_step
+    from trackside.profiling.timers.training_profiler import TrainingProfiler, get_profiler, log_profiling_metrics
 
 # Each public name -> the module that defines it.
 _EXPORTS = {
@@ -22,9 +22,9 @@ _EXPORTS = {
     "LedgerTotals": "trackside.profiling.ledger",
     "RecompileError": "trackside.errors",
     "RecompileSentinel": "trackside.profiling.sentinel",
-    "TrainingProfiler": "trackside.profiling.timers.profiler",
-    "get_profiler": "trackside.profiling.timers.profiler",
-    "log_profiling_metrics": "trackside.profiling.timers.profiler",
+    "TrainingProfiler": "trackside.profiling.timers.training_profiler",
+    "get_profiler": "trackside.profiling.timers.training_profiler",
+    "log_profiling_metrics": "trackside.profiling.timers.training_profiler",
     "profile_data_loader": "trackside.profiling.timers.timed_loader",
     "profile_jax_loss_fn": "trackside.profiling.timers.timed_step",
     "profile_make_step": "trackside.profiling.timers.timed_step",

@@ -21,8 +21,8 @@ from trackside.profiling.ledger import LedgerTotals
 from trackside.report.best_metric import BestMetric, best_metric
 from trackside.report.compile_summary import CompileSummary, summarise_compiles
 from trackside.report.memory_summary import MemorySummary, summarise_memory
-from trackside.report.run_status import STOPPED_EARLY, RunStatus, read_status
 from trackside.report.scope_summary import ScopeSummary, summarise_scopes
+from trackside.report.status_words import STOPPED_EARLY, RunStatus, read_status
 from trackside.report.step_time_summary import StepTimeSummary, summarise_step_times
 from trackside.runs import Leg, Run, SilentHost, SlowHost
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from trackside.errors import DataError, MetricError
 from trackside.metrics import StepMetric, add_step_metrics
-from trackside.metrics.step import count_as_float, split_log_modes
+from trackside.metrics.step_metric import count_as_float, split_log_modes
 from trackside.trainer.batch import batch_size
 
 

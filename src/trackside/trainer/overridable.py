@@ -11,7 +11,6 @@ from trackside.errors import DataError
 from trackside.processes import Processes
 from trackside.profiling.ledger import OTHER
 from trackside.trainer.batch_placement import BatchPlacement
-from trackside.trainer.config import TrainerConfig
 from trackside.trainer.gradients import LossEvaluator
 from trackside.trainer.init_state import init_carry
 from trackside.trainer.lr_schedules import build_schedule
@@ -20,6 +19,7 @@ from trackside.trainer.optimizer import OptimizerConfig, build_optimizer
 from trackside.trainer.progress import Progress
 from trackside.trainer.sharding import build_mesh
 from trackside.trainer.step_functions import EvalStep, TrainStep, build_eval_step, build_train_step
+from trackside.trainer.trainer_config import TrainerConfig
 
 HostMetricsFn = Callable[[dict[str, float]], dict[str, float]]
 

@@ -16,9 +16,9 @@ from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.text import count
 from trackside.trainer.checkpoint_store import CheckpointStore
 from trackside.trainer.checkpoints import choose_step, find_checkpoints
-from trackside.trainer.config import TrainerConfig
 from trackside.trainer.models import ModelConfig
 from trackside.trainer.optimizer import OptimizerConfig
+from trackside.trainer.trainer_config import TrainerConfig
 
 LOGGER = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from trackside.metrics import Metrics, StepMetric
-from trackside.metrics.step import split_log_modes
-from trackside.trainer.config import TrainerConfig
+from trackside.metrics.step_metric import split_log_modes
 from trackside.trainer.gradients import LossEvaluator, compute_gradients
 from trackside.trainer.train_state import TrainState
+from trackside.trainer.trainer_config import TrainerConfig
 from trackside.tree_paths import leaf_path
 
 SKIPPED = "skipped"
@@ -43,7 +43,7 @@ def build_train_step(config: TrainerConfig, evaluate: LossEvaluator) -> TrainSte
         with jax.named_scope("metrics"):
             norms, grad_norm = _norm_metrics(config, grads, new_state.params)
             step_metrics = split_log_modes({**result.metrics, **norms})[0]
-            finite = jnp.isfinite(result.loss) & jnp.isfinite(grad_norm)
+            finite = is_step_finite(result.loss, grad_norm)
             if config.skip_bad_batches:
                 new_state = _keep_if(finite, new_state, state.replace(step=new_state.step))
                 step_metrics = _without_items_unless(finite, step_metrics)
@@ -53,6 +53,11 @@ def build_train_step(config: TrainerConfig, evaluate: LossEvaluator) -> TrainSte
         return new_state, metrics
 
     return train_step
+
+
+def is_step_finite(loss: jax.Array, grad_norm: jax.Array) -> jax.Array:
+    """The check that stops a training at NaN. A finite loss may come with gradients that are not, so it takes both."""
+    return jnp.isfinite(loss) & jnp.isfinite(grad_norm)
 
 
 def _keep_if(condition: jax.Array, new: Any, old: Any) -> Any:

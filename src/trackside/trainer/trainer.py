@@ -28,7 +28,6 @@ from trackside.text import count
 from trackside.trainer import parameter_table, saved_training
 from trackside.trainer.batch import DataloaderModule, slice_batch
 from trackside.trainer.checkpoints import NO_STEP, Checkpoints, find_checkpoints
-from trackside.trainer.config import TrainerConfig
 from trackside.trainer.engine import Engine
 from trackside.trainer.evaluation import Evaluator
 from trackside.trainer.goal import Goal
@@ -45,6 +44,7 @@ from trackside.trainer.run_configs import RunConfigs
 from trackside.trainer.run_lock import check_unlocked
 from trackside.trainer.safetensors_file import export_params, import_params
 from trackside.trainer.train_state import TrainState, to_carry, with_carry
+from trackside.trainer.trainer_config import TrainerConfig
 from trackside.trainer.training import Training
 
 LOGGER = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("no_compile_cache")
 @pytest.fixture(autouse=True)
 def own_profiler(monkeypatch):
     """A process-wide profiler that is not shared with other tests."""
-    monkeypatch.setattr("trackside.profiling.timers.profiler._global", None)
+    monkeypatch.setattr("trackside.profiling.timers.training_profiler._global", None)
 
 
 @eqx.filter_value_and_grad(has_aux=True)

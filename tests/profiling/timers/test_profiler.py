@@ -35,7 +35,7 @@ def profiler(clock):
 @pytest.fixture
 def own_profiler(monkeypatch):
     """A process-wide profiler that is not shared with other tests."""
-    monkeypatch.setattr("trackside.profiling.timers.profiler._global", None)
+    monkeypatch.setattr("trackside.profiling.timers.training_profiler._global", None)
     return get_profiler()
 
 
@@ -87,7 +87,7 @@ def test_a_summary_does_not_wait_for_ever(profiler, monkeypatch):
         def is_ready(self):
             return self.is_there.is_set()
 
-    monkeypatch.setattr("trackside.profiling.timers.profiler.MAX_WAIT_S", 0.01)
+    monkeypatch.setattr("trackside.profiling.timers.training_profiler.MAX_WAIT_S", 0.01)
     spend(profiler, "load", 1.0)
     profiler.completions.watch(Call(0.0, 0.0, [StuckArray()], profiler.operation("stuck").add_many))
     assert set(profiler.get_summary()) == {"load"}

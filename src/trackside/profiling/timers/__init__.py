@@ -25,7 +25,7 @@ And for all of them:
     wandb_rows          how they get into a W&B run without disturbing it
 """
 
-from trackside.profiling.timers.profiler import (
+from trackside.profiling.timers.training_profiler import (
     TrainingProfiler,
     get_profiler,
     log_profiling_metrics,

@@ -23,8 +23,8 @@ from trackside import jax_internals
 from trackside.errors import CaptureError
 from trackside.profiling.capture import CaptureContext, CaptureResult, start_capture
 from trackside.profiling.timers.durations import DurationSketch
-from trackside.profiling.timers.profiler import TrainingProfiler
 from trackside.profiling.timers.sampled_shares import MIN_SAMPLES, SampledShare
+from trackside.profiling.timers.training_profiler import TrainingProfiler
 from trackside.trace import TraceReport
 
 LOGGER = logging.getLogger(__name__)

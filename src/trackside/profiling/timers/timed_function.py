@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from trackside.errors import ConfigError
 from trackside.profiling.timers.call_durations import Call
 from trackside.profiling.timers.device_outputs import TracedOutputError, find_arrays
-from trackside.profiling.timers.profiler import DISPATCH, TrainingProfiler, get_profiler
+from trackside.profiling.timers.training_profiler import DISPATCH, TrainingProfiler, get_profiler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trackside.errors import DataError
-from trackside.profiling.timers.profiler import TrainingProfiler, get_profiler
+from trackside.profiling.timers.training_profiler import TrainingProfiler, get_profiler
 
 LOGGER = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from trackside.profiling.compiles import compile_counter
 from trackside.profiling.timers.call_durations import Call, CallSeries, Waitable
 from trackside.profiling.timers.device_outputs import OutputFinder, TracedOutputError, is_traced
 from trackside.profiling.timers.durations import DurationSketch
-from trackside.profiling.timers.profiler import DISPATCH, TrainingProfiler, get_profiler
 from trackside.profiling.timers.step_sampler import StepSampler
 from trackside.profiling.timers.timed_function import TimedCallable, timed_call, watch
+from trackside.profiling.timers.training_profiler import DISPATCH, TrainingProfiler, get_profiler
 
 LOSS_FN_COMPUTATION = "loss_fn_computation"
 MODEL_UPDATE = "model_update"

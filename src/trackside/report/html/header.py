@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from trackside.report.html.document import tile
 from trackside.report.html.markup import Html, element, term
-from trackside.report.run_status import RunStatus
 from trackside.report.run_summary import RunSummary
+from trackside.report.status_words import RunStatus
 from trackside.text import count, duration, four_digits, moment, percent, seconds, three_digits
 
 

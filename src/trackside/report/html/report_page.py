@@ -5,7 +5,7 @@ from pathlib import Path
 from trackside.report.html import (
     compile_tables,
     config_tables,
-    device,
+    device_use,
     finding_cards,
     header,
     ledger_chart,
@@ -59,7 +59,7 @@ def _sections(summary: RunSummary, run: Run) -> list[Section | None]:
         metric_charts.build(run.metrics, summary.best, summary.started_at),
         step_time_chart.build(summary, run),
         ledger_chart.build(summary, run.metrics.get("time")),
-        device.build(run),
+        device_use.build(run),
         profile.build(run),
         memory_charts.build(summary, run),
         compile_tables.build(summary.compiles),

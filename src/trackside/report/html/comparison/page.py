@@ -6,7 +6,7 @@ from pathlib import Path
 from trackside.compare import Comparison
 from trackside.compare.sides import Side
 from trackside.profiling.ledger_text import part_name
-from trackside.report.html.comparison import configs, device, ledger, resources, step_times, verdict
+from trackside.report.html.comparison import configs, device_times, resources, step_times, time_parts, verdict
 from trackside.report.html.comparison.values import (
     before_and_after,
     change_text,
@@ -50,8 +50,8 @@ def render_comparison_html(comparison: Comparison) -> str:
     builders = (
         verdict.build,
         step_times.build,
-        ledger.build,
-        device.build,
+        time_parts.build,
+        device_times.build,
         resources.build_memory,
         resources.build_compiles,
         configs.build,

@@ -2,12 +2,12 @@
 
 import pytest
 
-from trackside.logger.log_interval import LogInterval
+from trackside.logger.row_step_time import RowStepTime
 
 
 @pytest.fixture
 def timer():
-    timer = LogInterval()
+    timer = RowStepTime()
     timer.start(0, 0.0)
     return timer
 
@@ -43,4 +43,4 @@ def test_row_inside_a_pause_has_no_time(timer):
 
 def test_first_row_without_a_start():
     """Before it was started there is nothing to tell."""
-    assert LogInterval().lap(3, 1.0) is None
+    assert RowStepTime().lap(3, 1.0) is None

@@ -1,7 +1,7 @@
 """How long training steps take, from one log row to the next, without what is no training step."""
 
 
-class LogInterval:
+class RowStepTime:
     """Seconds per step since the last row.
 
     Attributes:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trackside.report.run_status import RunStatus, judge_status
+from trackside.report.status_words import RunStatus, judge_status
 
 LEG: dict[str, Any] = {"kind": "leg", "step": 0}
 STOP: dict[str, Any] = {"kind": "stop", "reason": "early stopping: val_loss did not improve", "step": 28}

@@ -5,7 +5,7 @@ import pytest
 
 from trackside.errors import MetricError
 from trackside.metrics import add_step_metrics, check_log_modes
-from trackside.metrics.step import split_log_modes
+from trackside.metrics.step_metric import split_log_modes
 
 
 def total_of(metric):

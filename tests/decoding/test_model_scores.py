@@ -1,6 +1,6 @@
 import numpy as np
 
-from trackside.decoding.evaluation import STATISTICS, array_statistics, name_statistics, score
+from trackside.decoding.model_scores import STATISTICS, array_statistics, name_statistics, score
 
 
 def test_a_score_of_parts_is_that_of_the_whole():
