@@ -95,6 +95,7 @@ class TrainLoop:
         self._is_first_call = True
         self._validated_step = -1
         self._on_step = callbacks.on_step
+        self._hears_steps = len(self._on_step) > 0
         self._log_plan = Every(plan.log_every_n_steps, "log_every_n_steps")
         self._val_plan = Every(plan.check_val_every_n_steps, "check_val_every_n_steps")
         self._boundaries = [self._val_plan, At(plan.goal.last_step), callbacks]
@@ -314,7 +315,7 @@ class TrainLoop:
         if record.is_logged:
             self._logger.hold_row(partial(totals.take_row, report), record.last_step, record.completed_s)
             self._meter.log_if_due(record.last_step)
-        if self._on_step:
+        if self._hears_steps:
             self._on_step.call("on_training_step", totals.last_step(report), record.epoch, record.last_step)
         if record.dispatched_s >= self._bar.next_refresh_s:
             self._bar.show(record.last_step, totals.last_step(report), self._clock.now())
