@@ -1,6 +1,6 @@
 """Loaders of every kind that people write, over the same few batches, each of which a number identifies.
 
-Those of grain read without other processes here; `test_survival.py` kills and resumes trainings whose loaders have some.
+Those of grain read without other processes here; `test_survival.py` kills trainings whose loaders have some.
 """
 
 import random
