@@ -11,9 +11,11 @@ Whatever hooks and post-processing add counts as well.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
 
 from trackside.errors import ConfigError
 
@@ -73,6 +75,21 @@ class Monitor:
                 "pass a validation loader, or monitor a metric of training, such as 'train_loss'"
             )
 
+    def find_name(self, names: Container[str], stage: Stage) -> str | None:
+        """The name under which a stage has the metric; None if it does not have it.
+
+        Args:
+            names: The stage's own names, such as `loss` or `loss_mean`.
+            stage: Whose names they are.
+        """
+        if self.stage not in (None, stage):
+            return None
+        written = [self.name]
+        if self.stage is not None:
+            written.append(self.name[len(stage) + 1 :])
+        candidates = (f"{name}{suffix}" for name in written for suffix in _LOGGED_AS)
+        return next((name for name in candidates if name in names), None)
+
     def find(self, metrics: Mapping[str, Any], stage: Stage) -> float | None:
         """The value among the metrics of a stage; None if it is not one of them.
 
@@ -80,25 +97,8 @@ class Monitor:
             metrics: Numbers by their own names, such as `loss` or `loss_mean`.
             stage: Whose metrics they are.
         """
-        if self.stage not in (None, stage):
-            return None
-        names = [self.name]
-        if self.stage is not None:
-            names.append(self.name[len(stage) + 1 :])
-        for name in (f"{name}{suffix}" for name in names for suffix in _LOGGED_AS):
-            if name in metrics:
-                return float(metrics[name])
-        return None
-
-    def find_in_stages(self, metrics: Mapping[str, Mapping[str, Any]], validates: bool) -> float | None:
-        """The value among the metrics of several stages.
-
-        Args:
-            metrics: The metrics by stage; a stage that was not measured is absent.
-            validates: Whether the training validates.
-        """
-        stage = self.stage_where(validates)
-        return self.find(metrics[stage], stage) if stage in metrics else None
+        name = self.find_name(metrics, stage)
+        return None if name is None else float(metrics[name])
 
     def read(self, metrics: Mapping[str, Any], stage: Stage) -> float:
         """The value among the metrics of a stage.
@@ -123,6 +123,10 @@ class Monitor:
         if value is None or not math.isfinite(value):
             return math.inf
         return value if self.mode == "min" else -value
+
+    def rank_all(self, values: np.ndarray) -> np.ndarray:
+        """The same for many values; NaN counts as not there."""
+        return np.where(np.isfinite(values), values if self.mode == "min" else -values, math.inf)
 
     def is_better(self, value: float, than: float | None, min_delta: float = 0.0) -> bool:
         """Whether a value improves on another by more than `min_delta`. One that is not finite never does."""

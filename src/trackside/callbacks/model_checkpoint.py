@@ -106,7 +106,8 @@ class ModelCheckpoint(Callback, config=CheckpointConfig):
         self._clock = clock
         self._is_save_due = False
         self._saved_at_s = 0.0
-        self._stage: Stage = "val"
+        self.stage: Stage = "val"
+        """The stage whose metric is monitored."""
 
     @property
     def directory(self) -> Path:
@@ -124,7 +125,7 @@ class ModelCheckpoint(Callback, config=CheckpointConfig):
         """Start counting the minutes."""
         if self.monitor is not None:
             self.monitor.check(self.trainer.validates)
-            self._stage = self.monitor.stage_where(self.trainer.validates)
+            self.stage = self.monitor.stage_where(self.trainer.validates)
         self._saved_at_s, self._is_save_due = self._clock.now(), False
 
     def on_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
@@ -146,7 +147,7 @@ class ModelCheckpoint(Callback, config=CheckpointConfig):
         self._is_save_due = True
 
     def _check(self, metrics: dict[str, Any], stage: Stage) -> None:
-        if self.monitor is not None and stage == self._stage:
+        if self.monitor is not None and stage == self.stage:
             self.monitor.read(metrics, stage)
 
     def next_boundary(self, step_idx: int) -> float:
@@ -193,6 +194,6 @@ class ModelCheckpoint(Callback, config=CheckpointConfig):
         Args:
             stages: The step's metrics by stage.
         """
-        if self.monitor is None or self._stage not in stages:
+        if self.monitor is None or self.stage not in stages:
             return float("inf")
-        return self.monitor.rank(self.monitor.find(stages[self._stage], self._stage))
+        return self.monitor.rank(self.monitor.find(stages[self.stage], self.stage))

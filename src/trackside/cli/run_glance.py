@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from trackside.report.best_metric import BestMetric, best_of, choose_metric
+from trackside.report.best_metric import TRAIN_EPOCH_MODE, BestMetric, best_of, choose_metric
 from trackside.report.status_words import RunStatus, judge_status
 from trackside.runs.run_folders import process_index_of
 from trackside.runs.run_status import UNKNOWN, is_held, status_of
@@ -196,7 +196,8 @@ def _best(rows: _Rows) -> BestMetric | None:
     config: dict[str, Any] = {}
     for row in reversed(list(rows.backward("config"))):
         config.update(row.get("config") or {})
-    monitored = choose_metric(config, {mode: names for mode in ("val", "train") if (names := _names(rows, mode))})
+    modes = ("val", "train", TRAIN_EPOCH_MODE)
+    monitored = choose_metric(config, {mode: names for mode in modes if (names := _names(rows, mode))})
     if monitored is None:
         return None
     found = rows.values(monitored.mode, monitored.name)

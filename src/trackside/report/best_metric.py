@@ -1,20 +1,22 @@
 """The metric by which a run is judged, and its best value.
 
-It is what a checkpoint or early stopping monitors; without one the validation loss, then any other validated metric,
-then the training loss.
+It is what a checkpoint or early stopping monitors, by the same names as there; without one the validation loss, then
+any other validated metric, then the training loss.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from trackside.monitor import Mode, Monitor
 
 if TYPE_CHECKING:
     from trackside.runs import Run
 
-Direction = Literal["min", "max"]
-
+TRAIN_EPOCH_MODE = "train_epoch"
+"""The mode of a training epoch's row, which has what callbacks monitor of training."""
 _HIGHER_IS_BETTER = ("acc", "auc", "bleu", "dice", "f1", "iou", "precision", "psnr", "r2", "recall", "reward", "score")
 _NOT_RESULTS = ("epoch", "step_time", "epoch_time", "grad_norm", "param_norm", "lr", "learning_rate")
 
@@ -25,12 +27,13 @@ class Monitored:
 
     mode: str
     name: str
-    direction: Direction
+    direction: Mode
 
     @property
     def label(self) -> str:
         """As people write it: `val_loss`."""
-        return f"{self.mode}_{self.name.removesuffix('_mean')}"
+        stage = "train" if self.mode == TRAIN_EPOCH_MODE else self.mode
+        return f"{stage}_{self.name.removesuffix('_mean')}"
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class BestMetric:
     step: int
     last: float | None
     """The last value, for comparison; None where it was not finite."""
-    direction: Direction
+    direction: Mode
     mode: str
     """The mode in which it was logged, such as `val`."""
     name: str
@@ -69,11 +72,11 @@ def choose_metric(config: Mapping[str, Any], names_by_mode: Mapping[str, list[st
         config: The run's configs.
         names_by_mode: The names of its metrics by mode.
     """
-    validations = [mode for mode in names_by_mode if mode.startswith("val")]
-    for monitor, direction in _monitors(config):
-        for mode in (*validations, "train"):
-            if found := _match(monitor, mode, names_by_mode.get(mode, [])):
-                return Monitored(mode, found, direction)
+    for monitor in _monitors(config):
+        stage = monitor.stage_where(validates="val" in names_by_mode)
+        for mode in (TRAIN_EPOCH_MODE, "train") if stage == "train" else ("val",):
+            if (name := monitor.find_name(names_by_mode.get(mode, []), stage)) is not None:
+                return Monitored(mode, name, monitor.mode)
     for mode in ("val", "train"):
         names = [name for name in names_by_mode.get(mode, []) if _is_result(name)]
         for name in (*(loss for loss in ("loss", "loss_mean") if loss in names), *names):
@@ -89,10 +92,9 @@ def best_of(monitored: Monitored, steps: np.ndarray, values: np.ndarray) -> Best
         steps: The step of each value.
         values: The values.
     """
-    finite = np.flatnonzero(np.isfinite(values))
-    if not len(finite):
+    if not np.isfinite(values).any():
         return None
-    chosen = finite[np.argmin(values[finite]) if monitored.direction == "min" else np.argmax(values[finite])]
+    chosen = np.argmin(Monitor(monitored.name, monitored.direction).rank_all(values))
     last = float(values[~np.isnan(values)][-1])
     return BestMetric(
         monitored.label,
@@ -105,26 +107,20 @@ def best_of(monitored: Monitored, steps: np.ndarray, values: np.ndarray) -> Best
     )
 
 
-def _monitors(config: Mapping[str, Any]) -> Iterator[tuple[str, Direction]]:
+def _monitors(config: Mapping[str, Any]) -> Iterator[Monitor]:
     """What callbacks monitor, those that keep checkpoints first."""
     trainer = config.get("trainer") or {}
-    callbacks = [one for one in trainer.get("callbacks") or [] if isinstance(one, Mapping) and one.get("monitor")]
+    callbacks = [one for one in trainer.get("callbacks") or [] if isinstance(one, Mapping)]
     for callback in sorted(callbacks, key=lambda one: "Checkpoint" not in str(one.get("__class__"))):
-        yield callback["monitor"], "max" if callback.get("mode") == "max" else "min"
-
-
-def _match(monitor: str, mode: str, names: list[str]) -> str | None:
-    """The metric that is meant by `loss`, `val_loss` or `val/loss`."""
-    short = [monitor, *(monitor.removeprefix(prefix) for prefix in (f"{mode}_", f"{mode}/"))]
-    candidates = [*short, *(f"{name}_mean" for name in short)]
-    return next((name for name in candidates if name in names), None)
+        if isinstance(name := callback.get("monitor"), str) and name:
+            yield Monitor(name, "max" if callback.get("mode") == "max" else "min")
 
 
 def _is_result(name: str) -> bool:
     return name.removesuffix("_mean") not in _NOT_RESULTS and not name.startswith(("grad_norm", "param_norm"))
 
 
-def direction_of(name: str) -> Direction:
+def direction_of(name: str) -> Mode:
     """Whether lower or higher is better, judging by the name of a metric."""
     words = name.lower().replace("/", "_").split("_")
     return "max" if any(word.startswith(_HIGHER_IS_BETTER) for word in words) else "min"

@@ -275,5 +275,4 @@ def choose_step(store: CheckpointStore, step_idx: int, load_best: bool) -> int:
             return step
     if not good:
         raise CheckpointError(f"there is no checkpoint in {store.root} that can be loaded")
-    ranks = {step: saved_training.saved_rank(record) for step, record in good.items()}
-    return next(iter(best_first(ranks)), max(good))
+    return next(iter(best_first(saved_training.saved_ranks(good))), max(good))

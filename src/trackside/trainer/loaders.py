@@ -39,10 +39,19 @@ def describe_loader(loader: Any) -> str:
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader, or its sampler, which epoch begins if it wants to know; counted from 0, as is usual there."""
-    for owner in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-        if callable(set_it := getattr(owner, "set_epoch", None)):
-            set_it(epoch)
-            return
+    if (setter := _epoch_setter(loader)) is not None:
+        setter(epoch)
+
+
+def _epoch_setter(loader: Any) -> Any:
+    owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
+    return next((one for owner in owners if callable(one := getattr(owner, "set_epoch", None))), None)
+
+
+def is_repeatable(loader: Any) -> bool:
+    """Whether a loader without a position is known to give the same batches again for the same epoch."""
+    is_in_order = type(getattr(loader, "sampler", None)).__name__ == "SequentialSampler"  # PyTorch's
+    return isinstance(loader, list | tuple) or is_in_order or _epoch_setter(loader) is not None
 
 
 def has_position(source: Any) -> bool:

@@ -138,7 +138,7 @@ class TrainLoop:
         progress, cursor, time = self._progress, self._progress.cursor, self._progress.time
         is_new = cursor.begin_epoch()
         progress.data.open_epoch(cursor, is_new)
-        if not is_new and cursor.ended_step == cursor.step and progress.data.is_over(cursor.step):
+        if not is_new and cursor.ended_step == cursor.step and self._is_epoch_over():
             cursor.is_epoch_open = False  # it was cut where it would have ended anyway
             is_new = cursor.begin_epoch()
             progress.data.open_epoch(cursor, is_new)

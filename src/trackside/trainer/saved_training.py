@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
+from trackside.callbacks import ModelCheckpoint
 from trackside.errors import CheckpointError
-from trackside.monitor import validation_loss
+from trackside.monitor import Monitor, validation_loss
 from trackside.processes import Processes
 from trackside.trainer.checkpoint_store import CheckpointStore
 from trackside.trainer.progress import read_all, spell_all
@@ -125,18 +126,23 @@ def _shapes(tree: Any) -> dict[str, str]:
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
-def metrics_to_record(stages: Mapping[str, Mapping[str, float]], rank: float) -> dict[str, Any]:
+def metrics_to_record(stages: Mapping[str, Mapping[str, float]], keeper: ModelCheckpoint | None) -> dict[str, Any]:
     """What is saved of the metrics of a step.
 
     Args:
         stages: Its metrics by stage.
-        rank: How good it is by what is monitored, lower being better; infinite if that is not known.
+        keeper: Who keeps checkpoints, and knows by which metric; None if nothing is monitored.
     """
     last = stages.get("val", stages.get("train", {}))
+    rank = math.inf if keeper is None else keeper.rank(stages)
+    monitor = None if keeper is None else keeper.monitor
     return {
         "stages": {stage: spell_all(metrics) for stage, metrics in stages.items()},
         "metrics": spell_all(last),  # what earlier versions read
         "rank": rank if math.isfinite(rank) else None,
+        "monitor": None
+        if keeper is None or monitor is None
+        else {"name": monitor.name, "mode": monitor.mode, "stage": keeper.stage},
     }
 
 
@@ -148,9 +154,27 @@ def saved_stages(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return {"train" if "train_time" in metrics else "val": metrics} if metrics else {}
 
 
-def saved_rank(record: Mapping[str, Any]) -> float:
-    """How good a saved step is, lower being better: by what was monitored, or else by its validation loss."""
-    rank = record.get("rank")
+def saved_ranks(records: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
+    """How good saved steps are, lower being better: by what was monitored last, or else by their validation loss.
+
+    A step at which the metric was not measured, or was not finite, is infinitely bad.
+
+    Args:
+        records: The records of the steps.
+    """
+    monitored = next(
+        (one for _, record in sorted(records.items(), reverse=True) if (one := record.get("monitor"))), None
+    )
+    if monitored is None:
+        return {step: _rank_without_monitor(record) for step, record in records.items()}
+    monitor, stage = Monitor(monitored["name"], monitored["mode"]), monitored["stage"]
+    return {
+        step: monitor.rank(monitor.find(saved_stages(record).get(stage, {}), stage)) for step, record in records.items()
+    }
+
+
+def _rank_without_monitor(record: Mapping[str, Any]) -> float:
+    rank = record.get("rank")  # earlier versions saved it without the monitor
     return validation_loss(saved_stages(record).get("val", {})) if rank is None else float(rank)
 
 

@@ -16,6 +16,7 @@ from trackside.trainer.loaders import (
     decode_position,
     get_position,
     has_position,
+    is_repeatable,
     open_loader,
     set_epoch,
     set_position,
@@ -41,6 +42,7 @@ class TrainData:
         self._loader: Any = None
         self._iterator: Any = None
         self._is_stream = False
+        self._num_passes = 0  # of a stream, those that were begun
         self._num_in_flight = 1
         self._opened_at_step = -1
         self._is_exhausted = False
@@ -55,10 +57,12 @@ class TrainData:
         """Where the loader is after `step`, as JSON can hold it; None if it cannot say."""
         if self._looked_ahead is not None and self._looked_ahead[0] == step:
             return self._looked_ahead[1]
-        if has_position(self._iterator):
-            return get_position(self._iterator)
-        position = get_position(self._loader)
-        return None if position is None else {**position, "of": "loader"}
+        is_of_loader = not has_position(self._iterator)
+        position = get_position(self._loader if is_of_loader else self._iterator)
+        if position is None:
+            return None
+        of = {"of": "loader"} if is_of_loader else {}
+        return {**position, **of, **({"num_passes": self._num_passes} if self._is_stream else {})}
 
     def restore(self, saved: Any) -> None:
         """Put the loader, once it is there, to a saved position, or skip the batches that were trained on."""
@@ -105,9 +109,18 @@ class TrainData:
         return True
 
     def _open(self, cursor: Cursor) -> None:
+        """Begin the next pass."""
+        self._num_passes += 1
+        self._tell_epoch(cursor)
+        self._open_iterator(cursor)
+
+    def _tell_epoch(self, cursor: Cursor) -> None:
+        """Tell the loader which epoch it is, from 0; of a stream, which pass, so that no two have the same order."""
+        set_epoch(self._loader, max((self._num_passes if self._is_stream else cursor.epoch) - 1, 0))
+
+    def _open_iterator(self, cursor: Cursor) -> None:
         held = self.batches if self._looked_ahead is not None and not self._is_exhausted else None
         before = self._iterator
-        set_epoch(self._loader, max(cursor.epoch - 1, 0))
         self._iterator = open_loader(self._loader, "train_loader")
         # A batch that was looked at belongs to an iterator that has no end of its own and is read on.
         self.batches = held if held is not None and self._iterator is before else self._iterator
@@ -150,17 +163,21 @@ class TrainData:
     def _resume(self, cursor: Cursor, is_new: bool) -> None:
         """Put the loader to where a restored training is, as if it had never stopped."""
         saved, self._saved = self._saved, None
-        is_own_iterator = isinstance(self._loader, Iterator)
         continues = self._is_stream or not is_new
         if saved is None:
-            self._skip(cursor, is_new, is_own_iterator)
-        elif saved.get("of") == "loader" or (is_own_iterator and not continues):
-            self._set(self._loader, saved, cursor)  # and opening it continues, or begins the epoch after it
-            self._open(cursor)
-        else:
-            self._open(cursor)
-            if continues:
+            self._skip(cursor, is_new)
+        elif continues:
+            self._num_passes = saved.get("num_passes", 1)
+            self._tell_epoch(cursor)  # first: some loaders begin an epoch when they are told
+            if saved.get("of") == "loader":
+                self._set(self._loader, saved, cursor)
+            self._open_iterator(cursor)
+            if saved.get("of") != "loader":
                 self._set(self._iterator, saved, cursor)
+        else:
+            if saved.get("of") == "loader" or isinstance(self._loader, Iterator):
+                self._set(self._loader, saved, cursor)  # where the last epoch has left it
+            self._open(cursor)
         self._opened_at_step = -1 if continues else cursor.step
 
     def _set(self, source: Any, saved: Any, cursor: Cursor) -> None:
@@ -170,22 +187,33 @@ class TrainData:
                 "be put there; use the kind of loader that the training was started with"
             )
 
-    def _skip(self, cursor: Cursor, is_new: bool, is_own_iterator: bool) -> None:
+    def _skip(self, cursor: Cursor, is_new: bool) -> None:
         """Skip the batches that were trained on, of a loader that has no position."""
-        if is_own_iterator and not self._is_stream:
-            for epoch in range(1, cursor.epoch):
-                self._open(Cursor(epoch=epoch))
-                for _ in self.batches:
-                    pass
+        if isinstance(self._loader, Iterator) and not self._is_stream and cursor.epoch > 1:
+            self._read_earlier_epochs(cursor)
         self._open(cursor)
         num_skipped = cursor.step if self._is_stream else 0 if is_new else cursor.step - cursor.epoch_start_step
         for _ in range(num_skipped):
             if next(self.batches, _END) is _END:
                 self._open(cursor)
-                next(self.batches)
-        if cursor.step and not isinstance(self._loader, list | tuple):
-            LOGGER.info(
-                "train_loader has no position that can be restored: %d batches were skipped. The training continues "
-                "exactly only if the loader gives the same batches each time",
-                num_skipped,
+                next(self.batches, None)
+        if cursor.step and not is_repeatable(self._loader):
+            LOGGER.warning(
+                "train_loader (%s) has no position that can be restored: %s skipped. The training continues exactly "
+                "only if the loader gives the same batches in each epoch; otherwise give it set_epoch(epoch), or "
+                "get_state and set_state",
+                type(self._loader).__name__,
+                "1 batch was" if num_skipped == 1 else f"{num_skipped} batches were",
             )
+
+    def _read_earlier_epochs(self, cursor: Cursor) -> None:
+        """Read an iterator, which cannot be started again, up to the epoch that begins or continues."""
+        epoch, num_left = 1, cursor.epoch_start_step
+        self._open(Cursor(epoch=epoch))
+        while num_left > 0 and epoch < cursor.epoch:
+            if next(self.batches, _END) is not _END:
+                num_left -= 1
+            else:
+                epoch += 1
+                self._open(Cursor(epoch=epoch))
+        self.is_over(cursor.epoch_start_step)  # what it does after its last batch belongs to the epoch before

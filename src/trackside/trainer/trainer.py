@@ -537,11 +537,10 @@ class TrainerModule(Overridable):
         stages = progress.metrics.at(self.global_step)
         if metrics is not None:
             stages = {"train": dict(metrics), "val": dict(metrics)}  # of whichever stage is asked for
-        rank = float("inf") if self.checkpoint_callback is None else self.checkpoint_callback.rank(stages)
         progress.time.in_steps_s = self.ledger.totals().in_steps_s
         record = {
             **progress.to_record(self.clock.now()),
-            **saved_training.metrics_to_record(stages, rank),
+            **saved_training.metrics_to_record(stages, self.checkpoint_callback),
             "configs": self.run_configs.to_plain(),
             "callbacks": self.callbacks.state_dict(),
         }
