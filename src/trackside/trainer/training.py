@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import pathlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from trackside.errors import ConfigError
 from trackside.monitor import validation_loss
 from trackside.profiling.ledger_text import render_ledger
 from trackside.profiling.timers import profiler_writes_to
+from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.goal import Goal
 from trackside.trainer.interrupts import Interrupts, StopRequest
@@ -20,7 +20,7 @@ from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.overridable import OwnHooks
 from trackside.trainer.progress_bar import ProgressBar
-from trackside.trainer.run_lock import RunLock
+from trackside.trainer.run_lock import RunLock, check_unlocked
 from trackside.trainer.step_meter import StepMeter
 from trackside.trainer.watchdog import Watchdog
 
@@ -61,21 +61,31 @@ class Training:
         """Train, and give the metrics that `train_model` returns."""
         trainer = self._trainer
         with contextlib.ExitStack() as locks:
-            for folder in self._folders_written() if trainer.processes.is_main else ():
-                locks.enter_context(RunLock(folder))
+            if trainer.processes.is_main:
+                locks.enter_context(self._lock_folders())
             locks.enter_context(profiler_writes_to(trainer.run_log))
             self._check()
             trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
             trainer.resume()
             return self._train()
 
-    def _folders_written(self) -> list[pathlib.Path]:
-        """The run's folder, and those of checkpoints that are elsewhere."""
-        folders = [one.directory for one in self._trainer.callbacks if isinstance(one, ModelCheckpoint)]
+    def _lock_folders(self) -> contextlib.ExitStack:
+        """Lock the run's folder and those of checkpoints that are elsewhere, each against other trainings.
+
+        A run's default folder of checkpoints has no lock of its own: the run's stands for it. So both are looked at,
+        after locking, from either side.
+        """
         run = self._trainer.logger.log_path
-        if run is None:
-            return folders
-        return [run, *(folder for folder in folders if run.absolute() not in folder.absolute().parents)]
+        default = None if run is None else (run / CHECKPOINTS_FOLDER).resolve()
+        folders = {one.directory.resolve() for one in self._trainer.callbacks if isinstance(one, ModelCheckpoint)}
+        elsewhere = sorted(folders - {default})
+        with contextlib.ExitStack() as locks:
+            for folder in [*([] if run is None else [run]), *elsewhere]:
+                locks.enter_context(RunLock(folder))
+            check_unlocked(default if default in folders else None)
+            for folder in elsewhere:
+                check_unlocked(folder.parent if folder.name == CHECKPOINTS_FOLDER else None)
+            return locks.pop_all()
 
     def _check(self) -> None:
         if self._trainer.progress.carry.opt_state is None:
