@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from tests.trainer.tiny import make_loader, make_trainer
 from trackside.callbacks import CheckpointConfig, ModelCheckpoint
 from trackside.errors import ConfigError
 from trackside.logger import LoggerConfig
-from trackside.runs.liveness import is_held
 from trackside.trainer.run_lock import RunLock, check_unlocked
 
 
@@ -78,19 +76,28 @@ def test_two_runs_in_one_folder_of_runs(tmp_path: Path) -> None:
     assert (tmp_path / "sweep" / "trial" / "1").is_dir()
 
 
+LOOK = """
+import pathlib, sys
+from trackside.runs.liveness import is_held
+folder = pathlib.Path(sys.argv[1])
+print("looking", flush=True)
+while True:
+    is_held(folder)
+"""
+
+
 def test_readers_do_not_keep_a_training_from_starting(tmp_path: Path) -> None:
     """Whoever looks, as often as they like, at whether a run is alive, no start is refused; a live run still is."""
-    RunLock(tmp_path).__enter__().__exit__()
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.is_set():
-            is_held(tmp_path)
-
-    readers = [threading.Thread(target=look) for _ in range(2)]
-    for reader in readers:
-        reader.start()
+    with RunLock(tmp_path):
+        pass
+    readers = [
+        subprocess.Popen([sys.executable, "-c", LOOK, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     try:
+        for reader in readers:
+            assert reader.stdout is not None
+            reader.stdout.readline()
         for _ in range(300):
             check_unlocked(tmp_path)
             with RunLock(tmp_path):
@@ -98,6 +105,6 @@ def test_readers_do_not_keep_a_training_from_starting(tmp_path: Path) -> None:
         with RunLock(tmp_path), pytest.raises(ConfigError, match="in use by a training"), RunLock(tmp_path):
             pass
     finally:
-        over.set()
         for reader in readers:
-            reader.join()
+            reader.kill()
+            reader.communicate()
