@@ -61,6 +61,8 @@ class RunLog:
         self.path = path
         self.tools = ToolFanout((), clock)
         self.is_open = False
+        self.continues_a_run = False
+        """Whether the folder held a run when it was opened first."""
         self.is_attached = _opens_runs.get()
         """Whether the run's files are opened when there is something to write."""
         self._log_name = log_name
@@ -101,6 +103,7 @@ class RunLog:
         if self.path is not None:
             if self._environment is None:
                 self._environment = gather_environment(self._process_index)
+                self.continues_a_run = held_a_run
                 if held_a_run:
                     LOGGER.warning("%s holds a run already; this one is appended to its files", self.path)
                     self._recall(self.path / event_file_name(self._process_index))
@@ -116,11 +119,12 @@ class RunLog:
         except EventFileError as error:
             LOGGER.warning("the verdicts are of this leg only: %s", error)
 
-    def close(self, status: str, step: int, epoch: int) -> None:
+    def close(self, status: str | None, step: int, epoch: int) -> None:
         """Close tools and files, with a last row. Closing it again does nothing.
 
         Args:
-            status: How the training ended: `success`, or another word for what went wrong.
+            status: How the training ended: `success`, or another word for what went wrong. None for one that never
+                began and so changes nothing about the run: no row is written.
             step: The last step.
             epoch: Its epoch.
         """
@@ -128,9 +132,10 @@ class RunLog:
             return
         self.is_open = False
         try:
-            self.tools.finalize(status)
+            self.tools.finalize("error" if status is None else status)
         finally:  # also when the user loses patience
-            self.write("status", status=status, step=step, epoch=epoch)
+            if status is not None:
+                self.write("status", status=status, step=step, epoch=epoch)
             self._events = NullEventWriter()
             assert self._directory is not None
             self._directory.close()

@@ -213,7 +213,9 @@ class CheckpointStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise CheckpointError(f"checkpoints in {self.root}: the folder cannot be read ({error.strerror})") from error
+            raise CheckpointError(
+                f"checkpoints in {self.root}: the folder cannot be read ({error.strerror})"
+            ) from error
         return sorted(int(name) for name in names if str(int(name)) == name)
 
     def record(self, step: int) -> dict[str, Any]:

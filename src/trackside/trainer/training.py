@@ -59,15 +59,27 @@ class Training:
 
     def run(self) -> Results:
         """Train, and give the metrics that `train_model` returns."""
-        trainer = self._trainer
+        trainer, status_if_refused = self._trainer, None
         with contextlib.ExitStack() as locks:
-            if trainer.processes.is_main:
-                locks.enter_context(self._lock_folders())
-            locks.enter_context(profiler_writes_to(trainer.run_log))
-            self._check()
-            trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
-            trainer.resume()
-            return self._train()
+            try:
+                if trainer.processes.is_main:
+                    locks.enter_context(self._lock_folders())
+                if not trainer.run_log.continues_a_run:  # a run that was there before keeps the status that it has
+                    status_if_refused = "error"
+                locks.enter_context(profiler_writes_to(trainer.run_log))
+                self._check()
+                trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
+                trainer.resume()
+                stop = trainer.stop_request = StopRequest()
+                interrupts = Interrupts(stop, trainer.processes)
+                instruments = self._build_instruments(stop, interrupts)
+                loop = self._build_loop(instruments)
+            except BaseException:
+                trainer.logger.finalize(status_if_refused)
+                raise
+            results = self._train(loop, instruments)
+        interrupts.leave()
+        return results
 
     def _lock_folders(self) -> contextlib.ExitStack:
         """Lock the run's folder and those of checkpoints that are elsewhere, each against other trainings.
@@ -103,42 +115,51 @@ class Training:
         fix = "let the longer ones drop their last batches, or set steps_per_epoch for training"
         self._trainer.processes.check_same(lengths, fix)
 
-    def _train(self) -> Results:
-        trainer, goal, stop = self._trainer, self._goal, StopRequest()
-        trainer.stop_request = stop
-        interrupts = Interrupts(stop, trainer.processes)
-        instruments = self._build_instruments(stop, interrupts)
-        loop = self._build_loop(instruments)
-        status = "error"
-        try:
-            trainer.logger.on_training_start()
-            trainer.log_training_info(
-                goal.num_epochs,
-                goal.num_train_steps,
-                goal.steps_per_epoch,
-                self._train_loader,
-                self._val_loader,
-                self._test_loader,
-            )
-            if self._val_loader is not None and not goal.is_reached(trainer.progress.cursor):
-                trainer.test_eval_function(self._val_loader)
-            with interrupts, self._watchdog():
-                loop.run()
-            if stop.status == "interrupted":
-                self._save_interrupted()
+    def _train(self, loop: TrainLoop, instruments: Instruments) -> Results:
+        """Train, save and test. Signals are caught until the last save is on disk and everything is closed."""
+        stop, interrupts, results, status = instruments.stop, instruments.interrupts, {}, "error"
+        with contextlib.ExitStack() as caught:
+            try:
+                self._begin()
+                caught.enter_context(interrupts)
+                with self._watchdog():
+                    loop.run()
+                self._trainer.finish_saving()
+                if interrupts.received is not None and stop.status != "nan":
+                    status = "interrupted"
+                    self._save_interrupted()
+                else:
+                    with interrupts.lifted():
+                        results = self._conclude(loop, stop)
+                    status = stop.status or "success"
+            except KeyboardInterrupt:
                 status = "interrupted"
-                interrupts.leave()
-            results = {**loop.results, **(trainer.progress.metrics.best or {"train": loop.train_metrics})}
-            if self._test_loader is not None and stop.status in ("", "success"):
-                with trainer.best_model():
-                    results["test"] = trainer.test_model(self._test_loader, True, trainer.epoch)
-            status = stop.status or "success"
-            return results
-        except KeyboardInterrupt:
-            status = "interrupted"
-            raise
-        finally:
-            self._close(loop, instruments, status)
+                raise
+            finally:
+                self._close(loop, instruments, status)
+        return results
+
+    def _begin(self) -> None:
+        trainer, goal = self._trainer, self._goal
+        trainer.logger.on_training_start()
+        trainer.log_training_info(
+            goal.num_epochs,
+            goal.num_train_steps,
+            goal.steps_per_epoch,
+            self._train_loader,
+            self._val_loader,
+            self._test_loader,
+        )
+        if self._val_loader is not None and not goal.is_reached(trainer.progress.cursor):
+            trainer.test_eval_function(self._val_loader)
+
+    def _conclude(self, loop: TrainLoop, stop: StopRequest) -> Results:
+        trainer = self._trainer
+        results = {**loop.results, **(trainer.progress.metrics.best or {"train": loop.train_metrics})}
+        if self._test_loader is not None and stop.status in ("", "success"):
+            with trainer.best_model():
+                results["test"] = trainer.test_model(self._test_loader, True, trainer.epoch)
+        return results
 
     def _build_instruments(self, stop: StopRequest, interrupts: Interrupts) -> Instruments:
         trainer, goal = self._trainer, self._goal
@@ -186,10 +207,16 @@ class Training:
         )
 
     def _save_interrupted(self) -> None:
-        keeper = self._trainer.checkpoint_callback
-        if keeper is not None and self._trainer.trainer_config.save_on_interrupt:
-            self._trainer.save_checkpoint(keeper.directory, keep=keeper.choose)
-            self._trainer.finish_saving()
+        trainer, keeper = self._trainer, self._trainer.checkpoint_callback
+        step = trainer.global_step
+        if keeper is None or not trainer.trainer_config.save_on_interrupt:
+            LOGGER.info("stopped after step %d", step)
+            return
+        trainer.save_checkpoint(keeper.directory, keep=keeper.choose)
+        trainer.finish_saving()
+        if trainer.processes.is_main and step in trainer.checkpoints.store(keeper.directory).steps():
+            first = "" if trainer.trainer_config.resume != "never" else "set resume='auto' and "
+            LOGGER.info("saved step %d; %srun the same command to resume", step, first)
 
     def _close(self, loop: TrainLoop, instruments: Instruments, status: str) -> None:
         """Close everything, whatever happened, with the status that the run really has."""
