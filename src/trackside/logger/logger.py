@@ -189,7 +189,7 @@ class Logger:
         The event file keeps every row; of those with the same step and mode, the last counts.
 
         Args:
-            step: The step of the checkpoint.
+            step: The step of the checkpoint; -1 for a training that begins again, since it was killed before its first.
         """
         self.run_log.open()
         self.run_log.tools.rewind(step)

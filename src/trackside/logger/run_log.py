@@ -74,6 +74,7 @@ class RunLog:
         self._facts = FactCollector()
         self._subscribers: list[Subscriber] = []
         self._config: dict[str, Any] = {}
+        self._is_reported_deleted = False
         self._environment: dict[str, Any] | None = None
 
     # --- opening and closing ------------------------------------------------------------------------------------------
@@ -154,6 +155,7 @@ class RunLog:
             **fields: What it says: anything JSON can hold.
         """
         self._events.write(kind, **fields)
+        self._report_if_deleted()
         self._facts.add({"kind": kind, **fields})
         for subscriber in self._subscribers:
             subscriber(kind, fields)
@@ -171,10 +173,16 @@ class RunLog:
         if self.tools:
             self.tools.log_metrics(values, step, epoch, mode)
         if mode == "train_epoch" or self._subscribers:  # the facts need no others, and steps are many
+            self._report_if_deleted()
             fields = {"step": step, "epoch": epoch, "mode": mode, "values": values}
             self._facts.add({"kind": "metrics", **fields})
             for subscriber in self._subscribers:
                 subscriber("metrics", fields)
+
+    def _report_if_deleted(self) -> None:
+        if self._events.is_deleted and not self._is_reported_deleted:
+            self._is_reported_deleted = True
+            LOGGER.error("%s was deleted while the run writes to it: training continues, its log is lost", self.path)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the configuration, to `config.json` and the tools too.

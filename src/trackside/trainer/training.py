@@ -11,6 +11,7 @@ from trackside.monitor import validation_loss
 from trackside.profiling.ledger_text import render_ledger
 from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
+from trackside.schedule import NEVER
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.goal import Goal
 from trackside.trainer.interrupts import Interrupts, StopRequest
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from trackside.trainer.trainer import TrainerModule
 
 LOGGER = logging.getLogger(__name__)
+
+MAX_STEPS = 2**31 - 1
 
 Results = dict[str, dict[str, float]]
 
@@ -102,6 +105,11 @@ class Training:
     def _check(self) -> None:
         if self._trainer.progress.carry.opt_state is None:
             raise ConfigError("state: it has no optimizer state, so it can be evaluated but not trained")
+        if MAX_STEPS < self._goal.last_step < NEVER:
+            raise ConfigError(
+                f"num_epochs, num_train_steps: they ask for {self._goal.last_step:,} steps; steps are counted in 32 "
+                f"bits, so choose at most {MAX_STEPS:,}"
+            )
         loaders = {
             "train_loader": None if self._goal.is_stream else self._train_loader,
             "val_loader": self._val_loader,
