@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -39,3 +40,14 @@ def no_compile_cache() -> Iterator[None]:
     yield
     jax.config.update("jax_compilation_cache_dir", directory)
     compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """What signals do by default, in children too, also where the suite was started with SIGINT ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -78,6 +78,14 @@ class EventWriter:
         """Whether `close` was called. Rows written after that are lost, and counted as failed."""
         return self._fd < 0
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file was deleted while it is open, so that nobody will read what is written."""
+        try:
+            return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
+        except OSError:
+            return True
+
     def write(self, kind: str, **fields: Any) -> None:
         """Append the row `{"kind": kind, "t": now, **fields}`.
 
@@ -152,6 +160,7 @@ class NullEventWriter:
     path = None
     num_failed = 0
     closed = False
+    is_deleted = False
 
     def write(self, kind: str, **fields: Any) -> None:
         """Drop the row."""

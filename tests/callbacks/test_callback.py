@@ -132,3 +132,34 @@ def test_config_without_create_says_so():
     """A config that does not build anything names its class."""
     with pytest.raises(NotImplementedError, match=r"CallbackConfig .*define `create`"):
         CallbackConfig().create(trainer=None)
+
+
+class BadState(Recorder):
+    def state_dict(self):
+        return {"model": object()}
+
+    def load_state_dict(self, state):
+        raise ValueError("another version")
+
+
+@pytest.mark.parametrize("hook", ["state_dict", "load_state_dict"])
+def test_state_that_fails_is_left_out_on_request(hook, caplog):
+    """With on_error="warn", a state that cannot be saved or loaded is reported once, with its callback; others work."""
+    calls = []
+    bad, good = BadState("bad", calls), Recorder("good", calls)
+    bad.config = CallbackConfig(on_error="warn")
+    callbacks = CallbackList([bad, good])
+    for _ in range(2):
+        if hook == "state_dict":
+            assert callbacks.state_dict() == {"Recorder-0": {}}
+        else:
+            callbacks.load_state_dict({"BadState-0": {}, "Recorder-0": {}})
+    assert caplog.text.count(f"BadState.{hook} failed; training continues without this callback") == 1
+
+
+def test_state_that_fails_names_its_callback():
+    """By default the error stops the run, and says which callback it came from."""
+    callbacks = CallbackList([Recorder("good", []), BadState("bad", [])])
+    with pytest.raises(TypeError) as caught:
+        callbacks.state_dict()
+    assert caught.value.__notes__ == ["raised in BadState.state_dict"]

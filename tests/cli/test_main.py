@@ -118,6 +118,7 @@ def test_debugging_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" in done.stderr
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """Who stops a command sees no traceback, and the exit code that shells expect."""
     monkeypatch.setattr(doctor_checks, "examine", lambda timeout_s: signal.raise_signal(signal.SIGINT))

@@ -106,6 +106,7 @@ def test_killed_training_ends_the_watch(tmp_path: Path, start: Callable[..., sub
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("default_signals")
 def test_picture_in_a_terminal_ends_by_ctrl_c(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     """In a terminal the picture is drawn in place; Ctrl-C ends it with exit code 0 and the cursor back."""
     path = tmp_path / "run"

@@ -139,6 +139,7 @@ class Interrupted(Callback):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_interrupted_training_logs_the_time_of_its_last_steps(tmp_path: Path) -> None:
     """A training that ends within an epoch has a row of where the time went, up to its last step."""
     with pytest.raises(KeyboardInterrupt):

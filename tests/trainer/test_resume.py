@@ -247,6 +247,7 @@ def test_killed_training_goes_on(tmp_path: Path) -> None:
     assert finished.stdout.splitlines()[-1] == undisturbed.stdout.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_interrupt_saves_and_says_so(tmp_path: Path, run_config: LoggerConfig) -> None:
     """Ctrl-C finishes the step, saves it unless told not to, and the run's status is interrupted."""
 

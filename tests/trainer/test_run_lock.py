@@ -11,7 +11,7 @@ from tests.trainer.tiny import make_loader, make_trainer
 from trackside.callbacks import CheckpointConfig, ModelCheckpoint
 from trackside.errors import ConfigError
 from trackside.logger import LoggerConfig
-from trackside.trainer.run_lock import RunLock
+from trackside.trainer.run_lock import RunLock, check_unlocked
 
 
 def test_second_training_in_a_folder_is_refused(tmp_path: Path) -> None:
@@ -50,3 +50,61 @@ def test_checkpoints_elsewhere_are_locked_too(tmp_path: Path) -> None:
     trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path / "run"))
     with RunLock(tmp_path / "checkpoints"), pytest.raises(ConfigError, match="checkpoints is in use"):
         trainer.fit(make_loader(1), callbacks=[callback])
+
+
+def test_checkpoints_of_a_live_run_are_refused(tmp_path: Path) -> None:
+    """The default folder of checkpoints belongs to its run: no other training may name it while the run trains."""
+    callback = ModelCheckpoint(CheckpointConfig(dirpath=str(tmp_path / "first" / "checkpoints")))
+    trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path / "second"))
+    with RunLock(tmp_path / "first"), pytest.raises(ConfigError, match="first is in use"):
+        trainer.fit(make_loader(1), callbacks=[callback])
+    trainer.fit(make_loader(1), callbacks=[callback])
+
+
+def test_run_whose_checkpoints_another_training_writes_is_refused(tmp_path: Path) -> None:
+    """It works the other way round too: the run starts later than the training that borrows its folder."""
+    trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path / "run"))
+    with RunLock(tmp_path / "run" / "checkpoints"), pytest.raises(ConfigError, match="checkpoints is in use"):
+        trainer.fit(make_loader(1), callbacks=[ModelCheckpoint(CheckpointConfig())])
+
+
+def test_two_runs_in_one_folder_of_runs(tmp_path: Path) -> None:
+    """Checkpoints below a live run's folder, but not in its own, are another training's to keep."""
+    callback = ModelCheckpoint(CheckpointConfig(dirpath=str(tmp_path / "sweep" / "trial")))
+    with RunLock(tmp_path / "sweep"):
+        make_trainer(logger=LoggerConfig(log_path=tmp_path / "run")).fit(make_loader(1), callbacks=[callback])
+    assert (tmp_path / "sweep" / "trial" / "1").is_dir()
+
+
+LOOK = """
+import pathlib, sys
+from trackside.runs.liveness import is_held
+folder = pathlib.Path(sys.argv[1])
+print("looking", flush=True)
+while True:
+    is_held(folder)
+"""
+
+
+def test_readers_do_not_keep_a_training_from_starting(tmp_path: Path) -> None:
+    """Whoever looks, as often as they like, at whether a run is alive, no start is refused; a live run still is."""
+    with RunLock(tmp_path):
+        pass
+    readers = [
+        subprocess.Popen([sys.executable, "-c", LOOK, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        for reader in readers:
+            assert reader.stdout is not None
+            reader.stdout.readline()
+        for _ in range(300):
+            check_unlocked(tmp_path)
+            with RunLock(tmp_path):
+                pass
+        with RunLock(tmp_path), pytest.raises(ConfigError, match="in use by a training"), RunLock(tmp_path):
+            pass
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.communicate()

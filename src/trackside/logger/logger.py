@@ -147,11 +147,12 @@ class Logger:
         self._start_timing(self.step)
         self._starts_timing = True
 
-    def finalize(self, status: str, step: int | None = None) -> None:
+    def finalize(self, status: str | None, step: int | None = None) -> None:
         """Close the logger: its tools, the event file and the log file. Closing it again does nothing.
 
         Args:
-            status: How the training ended: `success`, or another word for what went wrong.
+            status: How the training ended: `success`, or another word for what went wrong; None for one that never
+                began, which leaves the run's status as it is.
             step: The step that it ended at; the last that was logged if left out.
         """
         self.write_held_rows()
@@ -188,7 +189,7 @@ class Logger:
         The event file keeps every row; of those with the same step and mode, the last counts.
 
         Args:
-            step: The step of the checkpoint.
+            step: The step of the checkpoint; -1 for a training that begins again, since it was killed before its first.
         """
         self.run_log.open()
         self.run_log.tools.rewind(step)

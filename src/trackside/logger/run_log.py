@@ -61,6 +61,8 @@ class RunLog:
         self.path = path
         self.tools = ToolFanout((), clock)
         self.is_open = False
+        self.continues_a_run = False
+        """Whether the folder held a run when it was opened first."""
         self.is_attached = _opens_runs.get()
         """Whether the run's files are opened when there is something to write."""
         self._log_name = log_name
@@ -72,6 +74,7 @@ class RunLog:
         self._facts = FactCollector()
         self._subscribers: list[Subscriber] = []
         self._config: dict[str, Any] = {}
+        self._is_reported_deleted = False
         self._environment: dict[str, Any] | None = None
 
     # --- opening and closing ------------------------------------------------------------------------------------------
@@ -101,6 +104,7 @@ class RunLog:
         if self.path is not None:
             if self._environment is None:
                 self._environment = gather_environment(self._process_index)
+                self.continues_a_run = held_a_run
                 if held_a_run:
                     LOGGER.warning("%s holds a run already; this one is appended to its files", self.path)
                     self._recall(self.path / event_file_name(self._process_index))
@@ -116,11 +120,12 @@ class RunLog:
         except EventFileError as error:
             LOGGER.warning("the verdicts are of this leg only: %s", error)
 
-    def close(self, status: str, step: int, epoch: int) -> None:
+    def close(self, status: str | None, step: int, epoch: int) -> None:
         """Close tools and files, with a last row. Closing it again does nothing.
 
         Args:
-            status: How the training ended: `success`, or another word for what went wrong.
+            status: How the training ended: `success`, or another word for what went wrong. None for one that never
+                began and so changes nothing about the run: no row is written.
             step: The last step.
             epoch: Its epoch.
         """
@@ -128,9 +133,10 @@ class RunLog:
             return
         self.is_open = False
         try:
-            self.tools.finalize(status)
+            self.tools.finalize("error" if status is None else status)
         finally:  # also when the user loses patience
-            self.write("status", status=status, step=step, epoch=epoch)
+            if status is not None:
+                self.write("status", status=status, step=step, epoch=epoch)
             self._events = NullEventWriter()
             assert self._directory is not None
             self._directory.close()
@@ -149,6 +155,7 @@ class RunLog:
             **fields: What it says: anything JSON can hold.
         """
         self._events.write(kind, **fields)
+        self._report_if_deleted()
         self._facts.add({"kind": kind, **fields})
         for subscriber in self._subscribers:
             subscriber(kind, fields)
@@ -166,10 +173,16 @@ class RunLog:
         if self.tools:
             self.tools.log_metrics(values, step, epoch, mode)
         if mode == "train_epoch" or self._subscribers:  # the facts need no others, and steps are many
+            self._report_if_deleted()
             fields = {"step": step, "epoch": epoch, "mode": mode, "values": values}
             self._facts.add({"kind": "metrics", **fields})
             for subscriber in self._subscribers:
                 subscriber("metrics", fields)
+
+    def _report_if_deleted(self) -> None:
+        if self._events.is_deleted and not self._is_reported_deleted:
+            self._is_reported_deleted = True
+            LOGGER.error("%s was deleted while the run writes to it: training continues, its log is lost", self.path)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the configuration, to `config.json` and the tools too.

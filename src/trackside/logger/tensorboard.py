@@ -63,6 +63,7 @@ class TensorBoardLogger(LoggerTool):
         self.directory = directory
         self.flush_secs = flush_secs
         self._clock = clock
+        self._config_summary: Any = None
         self._summary = require("tensorboardX.summary", "TensorBoardLoggerConfig")
 
     def setup(self) -> None:
@@ -72,11 +73,14 @@ class TensorBoardLogger(LoggerTool):
     def log_config(self, config: dict[str, Any]) -> None:
         """Show the configuration as text."""
         text = json.dumps(config, indent=2, default=str)
-        self._file.write(self._summary.text("config", "\n".join(f"    {line}" for line in text.splitlines())), 0)
+        self._config_summary = self._summary.text("config", "\n".join(f"    {line}" for line in text.splitlines()))
+        self._file.write(self._config_summary, 0)
 
     def rewind(self, step: int) -> None:
         """Have TensorBoard drop what it has of later steps."""
         self._file.restart(step + 1)
+        if step < 0 and self._config_summary is not None:
+            self._file.write(self._config_summary, 0)
 
     def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Log each metric as a scalar."""

@@ -60,13 +60,16 @@ def _records(data: bytes) -> Iterator[bytes]:
 
 
 def rows_up_to(event_file: Path, step: int) -> list[dict[str, Any]]:
-    """The metrics rows of a run up to a step, in the order of their steps; of repeated ones the last."""
+    """The metrics rows of a run up to a step, one per step and mode, in the order of their steps.
+
+    Several rows of a step and mode are merged, since callbacks log their own. Of what was logged twice, the last counts.
+    """
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
     try:
-        rows = {
-            (row["step"], row["mode"]): row
-            for row in read_events(event_file)
-            if row["kind"] == "metrics" and row["step"] <= step
-        }
+        for row in read_events(event_file):
+            if row["kind"] == "metrics" and row["step"] <= step:
+                earlier = rows.get((row["step"], row["mode"]), {"values": {}})
+                rows[row["step"], row["mode"]] = {**row, "values": {**earlier["values"], **row["values"]}}
     except EventFileError:
         return []
     return [rows[key] for key in sorted(rows, key=lambda key: key[0])]

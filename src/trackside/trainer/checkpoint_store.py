@@ -11,16 +11,19 @@ so a process may die at any moment. A step that is deleted loses its name first.
 they are read: Orbax restores them silently, so every file is checked against the manifest.
 """
 
+import contextlib
+import errno
 import json
 import logging
 import os
 import pathlib
 import shutil
+import stat
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
 
 import jax
 
@@ -37,6 +40,9 @@ LOGGER = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 _CHUNK_BYTES = 1 << 22
+
+_orbax = threading.Lock()
+"""Held while Orbax works: it numbers its operations per process, and mixes up those of two trainings in two threads."""
 
 _stores: "weakref.WeakSet[CheckpointStore]" = weakref.WeakSet()
 
@@ -94,14 +100,14 @@ class CheckpointStore:
         if not decide(lambda: self._prepare(saving, step), f"saving step {step} in {self.root}"):
             return
         try:
-            response = ocp.save_checkpointables_async(str(saving), _with_leaves(trees))
+            wait_until_written = _start_writing(saving, _with_leaves(trees))
         except OSError as error:
             self._error = error
             return
 
         def finish() -> None:
             try:
-                response.result()
+                wait_until_written()
                 if self._processes.is_main and self._commit(saving, step, encoded, is_good):
                     after_commit()
             except Exception as error:
@@ -201,9 +207,15 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """The steps that are there, in order. They may still turn out to be damaged."""
-        if not self.root.is_dir():
+        try:
+            with os.scandir(self.root) as entries:
+                names = [entry.name for entry in entries if entry.name.isdecimal() and entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        names = [folder.name for folder in self.root.iterdir() if folder.name.isdecimal() and folder.is_dir()]
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoints in {self.root}: the folder cannot be read ({error.strerror})"
+            ) from error
         return sorted(int(name) for name in names if str(int(name)) == name)
 
     def record(self, step: int) -> dict[str, Any]:
@@ -217,7 +229,10 @@ class CheckpointStore:
             The step's record.
         """
         manifest, folder = self._manifest(step), self.root / str(step)
-        found = _checksums(folder)
+        try:
+            found = _checksums(folder)
+        except OSError as error:
+            raise _unreadable(folder, error) from error
         for name in sorted(manifest["files"].keys() | found.keys()):
             expected, got = manifest["files"].get(name), found.get(name)
             if expected != got:
@@ -233,20 +248,29 @@ class CheckpointStore:
             abstract: By name, the trees to load, as `jax.ShapeDtypeStruct` with the sharding that they shall have.
         """
         wanted = _with_leaves(abstract)
-        loaded = ocp.load_checkpointables(str(self.root / str(step)), wanted) if wanted else {}
+        folder = self.root / str(step)
+        try:
+            with _orbax:
+                loaded = ocp.load_checkpointables(str(folder), wanted) if wanted else {}
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {folder}: it cannot be read ({error})") from error
         return {name: loaded.get(name, tree) for name, tree in abstract.items()}
 
     def shapes(self, step: int, name: str) -> Any:
         """The shapes of a saved tree."""
-        metadata = ocp.checkpointables_metadata(str(self.root / str(step))).metadata
+        with _orbax:
+            metadata = ocp.checkpointables_metadata(str(self.root / str(step))).metadata
         return metadata.get(name) if isinstance(metadata, dict) else None
 
     def _manifest(self, step: int) -> dict[str, Any]:
         path = self.root / str(step) / MANIFEST
         try:
-            manifest = _unsealed(path.read_bytes())
+            with _reading(path) as file:
+                manifest = _unsealed(file.read())
         except FileNotFoundError:
             raise CheckpointError(f"checkpoint {path.parent}: its manifest is missing") from None
+        except OSError as error:
+            raise _unreadable(path.parent, error) from error
         except ValueError as error:
             raise CheckpointError(f"checkpoint {path.parent}: the file {MANIFEST} is damaged ({error})") from None
         if manifest["format"] > FORMAT_VERSION:
@@ -264,6 +288,28 @@ def _with_leaves(trees: dict[str, Any]) -> dict[str, Any]:
     return {name: tree for name, tree in trees.items() if jax.tree.leaves(tree)}
 
 
+def _start_writing(folder: pathlib.Path, trees: dict[str, Any]) -> Callable[[], None]:
+    """Let Orbax write trees in the background.
+
+    Returns:
+        Waits until that is done, and has to be called.
+    """
+    _orbax.acquire()
+    try:
+        response = ocp.save_checkpointables_async(str(folder), trees)
+    except BaseException:
+        _orbax.release()
+        raise
+
+    def wait_until_written() -> None:
+        try:
+            response.result()
+        finally:
+            _orbax.release()
+
+    return wait_until_written
+
+
 def _checksums(folder: pathlib.Path) -> dict[str, list[int]]:
     """Size and CRC-32 of every file below a folder, the manifest left out."""
     return {
@@ -275,10 +321,29 @@ def _checksums(folder: pathlib.Path) -> dict[str, list[int]]:
 
 def _checksum(path: pathlib.Path) -> list[int]:
     size = crc = 0
-    with path.open("rb") as file:
+    with _reading(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     return [size, crc]
+
+
+@contextlib.contextmanager
+def _reading(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """A regular file to read; an error names it. Opening a pipe would wait for a writer, and a device never ends."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            yield file
+    except OSError as error:
+        error.filename = str(path)  # reading does not say of what
+        raise
+
+
+def _unreadable(folder: pathlib.Path, error: OSError) -> CheckpointError:
+    where = "it" if error.filename is None else f"the file {os.path.relpath(error.filename, folder)}"
+    return CheckpointError(f"checkpoint {folder}: {where} cannot be read ({error.strerror})")
 
 
 def _sealed(manifest: dict[str, Any]) -> bytes:

@@ -59,6 +59,10 @@ class Checkpoints:
         path = pathlib.Path(directory).absolute()
         return self._stores.setdefault(path, CheckpointStore(path, self._processes))
 
+    def has_store(self, directory: pathlib.Path) -> bool:
+        """Whether the trainer has used this folder before."""
+        return directory.absolute() in self._stores
+
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def save(
@@ -126,7 +130,7 @@ class Checkpoints:
         Raises:
             CheckpointError: The folder holds another training, or nothing to continue from where that was demanded.
         """
-        is_known = directory.absolute() in self._stores
+        is_known = self.has_store(directory)
         store = self.store(directory)
         if is_known:
             return NO_STEP

@@ -4,8 +4,11 @@ Where several processes train together, all have to stop after the same step. JA
 each process, tells the others, and names the step.
 """
 
+import contextlib
+import os
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Self
 
@@ -30,8 +33,9 @@ class StopRequest:
 
 
 class Interrupts:
-    """While open, Ctrl-C and SIGTERM ask for a stop after the current step. A second Ctrl-C stops at once.
+    """While open, Ctrl-C and SIGTERM ask for a stop after the current step; they are obeyed when all is saved.
 
+    A second Ctrl-C stops at once. Further SIGTERMs are ignored: schedulers repeat them, and the first is being obeyed.
     Signals can be caught by the main thread only; elsewhere nothing is changed. With several processes, Ctrl-C is left
     alone, and a SIGTERM to any of them stops all.
 
@@ -47,6 +51,8 @@ class Interrupts:
         self._are_caught = not processes.are_several
         self._stop = stop
         self._previous: dict[int, Any] = {}
+        self._is_impatient = False
+        """Whether Ctrl-C was pressed, so that pressing it once more means now."""
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread() and self._are_caught:
@@ -55,8 +61,19 @@ class Interrupts:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        while self._previous:
+            signal.signal(*self._previous.popitem())
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """For the length of a block, signals have the effect that they had before."""
+        was_caught = bool(self._previous)
+        self.__exit__()
+        try:
+            yield
+        finally:
+            if was_caught:
+                self.__enter__()
 
     def look(self, step: int) -> None:
         """See, together with the other processes, whether all are to stop after this step."""
@@ -66,14 +83,23 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = number
+        if number == signal.SIGINT:
+            if self._is_impatient:
+                raise KeyboardInterrupt
+            self._is_impatient = True
+            _tell("finishing the step; press Ctrl-C again to quit now")
+        self.received = number if self.received is None else self.received
         self._stop.ask("interrupted")
 
     def leave(self) -> None:
-        """End the process as the signal asked for, after everything was closed."""
+        """End the process as the first signal asked for, after everything was closed."""
         if self.received == signal.SIGTERM:
             raise SystemExit(EXIT_CODE_TERMINATED)
         if self.received is not None:
             raise KeyboardInterrupt
+
+
+def _tell(message: str) -> None:
+    """Write to the terminal from within a signal handler, which may have interrupted another write: no logging here."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"\n{message}\n".encode())

@@ -6,12 +6,17 @@ import logging
 import os
 import pathlib
 import socket
+import time
 from typing import Self
 
 from trackside.errors import ConfigError
 from trackside.run_layout import LOCK_FILE_NAME
 
 LOGGER = logging.getLogger(__name__)
+
+MAX_WAIT_S = 10.0
+"""How long a training waits at most for readers, who hold the lock for microseconds."""
+RETRY_S = 0.001
 
 
 class RunLock:
@@ -62,24 +67,49 @@ def check_unlocked(folder: pathlib.Path | None) -> None:
     if folder is None:
         return
     try:
-        descriptor = os.open(folder / LOCK_FILE_NAME, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(folder / LOCK_FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # never locked
         return
     try:
-        _lock(descriptor, folder)
+        if _is_trained(descriptor):
+            raise _in_use(descriptor, folder)
+    except OSError:  # a file system without locks
+        pass
     finally:
         os.close(descriptor)
 
 
 def _lock(descriptor: int, folder: pathlib.Path) -> None:
     """Lock a file; on a file system without locks it stays unlocked: better to train than to refuse."""
+    deadline_s = time.monotonic() + MAX_WAIT_S
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
-        raise ConfigError(
-            f"{folder} is in use by a training that is still running ({owner}); wait for it, stop it, or choose "
-            "another folder"
-        ) from None
+        while not _try_lock(descriptor, fcntl.LOCK_EX):
+            if _is_trained(descriptor) or time.monotonic() > deadline_s:
+                raise _in_use(descriptor, folder)
+            time.sleep(RETRY_S)
     except OSError:
-        LOGGER.warning("%s cannot be locked: see to it that no other training writes there", folder)
+        LOGGER.warning("%s cannot be locked: make sure that no other training writes there", folder)
+
+
+def _is_trained(descriptor: int) -> bool:
+    """Whether a training holds the lock. Readers, and trainings that only check, share it for a moment."""
+    is_free = _try_lock(descriptor, fcntl.LOCK_SH)
+    if is_free:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return not is_free
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _in_use(descriptor: int, folder: pathlib.Path) -> ConfigError:
+    owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+    return ConfigError(
+        f"{folder} is in use by a training that is still running ({owner}); wait for it, stop it, or choose "
+        "another folder"
+    )

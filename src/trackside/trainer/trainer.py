@@ -562,8 +562,11 @@ class TrainerModule(Overridable):
             if mode == "must":
                 raise CheckpointError("resume='must': no callback keeps checkpoints; add a CheckpointConfig")
             return
+        is_first_call = not self.checkpoints.has_store(self.checkpoint_callback.directory)
         step = self.checkpoints.step_to_resume(self.checkpoint_callback.directory, mode)
         if step == NO_STEP:
+            if mode == "auto" and is_first_call and self.run_log.continues_a_run and self.global_step == 0:
+                self.logger.rewind(-1)  # killed before its first checkpoint, the training begins again
             return
         store = self.checkpoints.store(self.checkpoint_callback.directory)
         record = self.checkpoints.load(store, step, self.engine, self.progress, with_optimizer=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import pathlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,8 @@ from trackside.errors import ConfigError
 from trackside.monitor import validation_loss
 from trackside.profiling.ledger_text import render_ledger
 from trackside.profiling.timers import profiler_writes_to
+from trackside.run_layout import CHECKPOINTS_FOLDER
+from trackside.schedule import NEVER
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.goal import Goal
 from trackside.trainer.interrupts import Interrupts, StopRequest
@@ -20,7 +21,7 @@ from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.overridable import OwnHooks
 from trackside.trainer.progress_bar import ProgressBar
-from trackside.trainer.run_lock import RunLock
+from trackside.trainer.run_lock import RunLock, check_unlocked
 from trackside.trainer.step_meter import StepMeter
 from trackside.trainer.watchdog import Watchdog
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from trackside.trainer.trainer import TrainerModule
 
 LOGGER = logging.getLogger(__name__)
+
+MAX_STEPS = 2**31 - 1
 
 Results = dict[str, dict[str, float]]
 
@@ -59,27 +62,54 @@ class Training:
 
     def run(self) -> Results:
         """Train, and give the metrics that `train_model` returns."""
-        trainer = self._trainer
+        trainer, status_if_refused = self._trainer, None
         with contextlib.ExitStack() as locks:
-            for folder in self._folders_written() if trainer.processes.is_main else ():
-                locks.enter_context(RunLock(folder))
-            locks.enter_context(profiler_writes_to(trainer.run_log))
-            self._check()
-            trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
-            trainer.resume()
-            return self._train()
+            try:
+                if trainer.processes.is_main:
+                    locks.enter_context(self._lock_folders())
+                if not trainer.run_log.continues_a_run:  # a run that was there before keeps the status that it has
+                    status_if_refused = "error"
+                locks.enter_context(profiler_writes_to(trainer.run_log))
+                self._check()
+                trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
+                trainer.resume()
+                stop = trainer.stop_request = StopRequest()
+                interrupts = Interrupts(stop, trainer.processes)
+                instruments = self._build_instruments(stop, interrupts)
+                loop = self._build_loop(instruments)
+            except BaseException:
+                trainer.logger.finalize(status_if_refused)
+                raise
+            results = self._train(loop, instruments)
+        interrupts.leave()
+        return results
 
-    def _folders_written(self) -> list[pathlib.Path]:
-        """The run's folder, and those of checkpoints that are elsewhere."""
-        folders = [one.directory for one in self._trainer.callbacks if isinstance(one, ModelCheckpoint)]
+    def _lock_folders(self) -> contextlib.ExitStack:
+        """Lock the run's folder and those of checkpoints that are elsewhere, each against other trainings.
+
+        A run's default folder of checkpoints has no lock of its own: the run's stands for it. So both are looked at,
+        after locking, from either side.
+        """
         run = self._trainer.logger.log_path
-        if run is None:
-            return folders
-        return [run, *(folder for folder in folders if run.absolute() not in folder.absolute().parents)]
+        default = None if run is None else (run / CHECKPOINTS_FOLDER).resolve()
+        folders = {one.directory.resolve() for one in self._trainer.callbacks if isinstance(one, ModelCheckpoint)}
+        elsewhere = sorted(folders - {default})
+        with contextlib.ExitStack() as locks:
+            for folder in [*([] if run is None else [run]), *elsewhere]:
+                locks.enter_context(RunLock(folder))
+            check_unlocked(default if default in folders else None)
+            for folder in elsewhere:
+                check_unlocked(folder.parent if folder.name == CHECKPOINTS_FOLDER else None)
+            return locks.pop_all()
 
     def _check(self) -> None:
         if self._trainer.progress.carry.opt_state is None:
             raise ConfigError("state: it has no optimizer state, so it can be evaluated but not trained")
+        if MAX_STEPS < self._goal.last_step < NEVER:
+            raise ConfigError(
+                f"num_epochs, num_train_steps: they ask for {self._goal.last_step:,} steps; steps are counted in 32 "
+                f"bits, so choose at most {MAX_STEPS:,}"
+            )
         loaders = {
             "train_loader": None if self._goal.is_stream else self._train_loader,
             "val_loader": self._val_loader,
@@ -93,42 +123,51 @@ class Training:
         fix = "let the longer ones drop their last batches, or set steps_per_epoch for training"
         self._trainer.processes.check_same(lengths, fix)
 
-    def _train(self) -> Results:
-        trainer, goal, stop = self._trainer, self._goal, StopRequest()
-        trainer.stop_request = stop
-        interrupts = Interrupts(stop, trainer.processes)
-        instruments = self._build_instruments(stop, interrupts)
-        loop = self._build_loop(instruments)
-        status = "error"
-        try:
-            trainer.logger.on_training_start()
-            trainer.log_training_info(
-                goal.num_epochs,
-                goal.num_train_steps,
-                goal.steps_per_epoch,
-                self._train_loader,
-                self._val_loader,
-                self._test_loader,
-            )
-            if self._val_loader is not None and not goal.is_reached(trainer.progress.cursor):
-                trainer.test_eval_function(self._val_loader)
-            with interrupts, self._watchdog():
-                loop.run()
-            if stop.status == "interrupted":
-                self._save_interrupted()
+    def _train(self, loop: TrainLoop, instruments: Instruments) -> Results:
+        """Train, save and test. Signals are caught until the last save is on disk and everything is closed."""
+        stop, interrupts, results, status = instruments.stop, instruments.interrupts, {}, "error"
+        with contextlib.ExitStack() as caught:
+            try:
+                self._begin()
+                caught.enter_context(interrupts)
+                with self._watchdog():
+                    loop.run()
+                self._trainer.finish_saving()
+                if interrupts.received is not None and stop.status != "nan":
+                    status = "interrupted"
+                    self._save_interrupted()
+                else:
+                    with interrupts.lifted():
+                        results = self._conclude(loop, stop)
+                    status = stop.status or "success"
+            except KeyboardInterrupt:
                 status = "interrupted"
-                interrupts.leave()
-            results = {**loop.results, **(trainer.progress.metrics.best or {"train": loop.train_metrics})}
-            if self._test_loader is not None and stop.status in ("", "success"):
-                with trainer.best_model():
-                    results["test"] = trainer.test_model(self._test_loader, True, trainer.epoch)
-            status = stop.status or "success"
-            return results
-        except KeyboardInterrupt:
-            status = "interrupted"
-            raise
-        finally:
-            self._close(loop, instruments, status)
+                raise
+            finally:
+                self._close(loop, instruments, status)
+        return results
+
+    def _begin(self) -> None:
+        trainer, goal = self._trainer, self._goal
+        trainer.logger.on_training_start()
+        trainer.log_training_info(
+            goal.num_epochs,
+            goal.num_train_steps,
+            goal.steps_per_epoch,
+            self._train_loader,
+            self._val_loader,
+            self._test_loader,
+        )
+        if self._val_loader is not None and not goal.is_reached(trainer.progress.cursor):
+            trainer.test_eval_function(self._val_loader)
+
+    def _conclude(self, loop: TrainLoop, stop: StopRequest) -> Results:
+        trainer = self._trainer
+        results = {**loop.results, **(trainer.progress.metrics.best or {"train": loop.train_metrics})}
+        if self._test_loader is not None and stop.status in ("", "success"):
+            with trainer.best_model():
+                results["test"] = trainer.test_model(self._test_loader, True, trainer.epoch)
+        return results
 
     def _build_instruments(self, stop: StopRequest, interrupts: Interrupts) -> Instruments:
         trainer, goal = self._trainer, self._goal
@@ -176,10 +215,16 @@ class Training:
         )
 
     def _save_interrupted(self) -> None:
-        keeper = self._trainer.checkpoint_callback
-        if keeper is not None and self._trainer.trainer_config.save_on_interrupt:
-            self._trainer.save_checkpoint(keeper.directory, keep=keeper.choose)
-            self._trainer.finish_saving()
+        trainer, keeper = self._trainer, self._trainer.checkpoint_callback
+        step = trainer.global_step
+        if keeper is None or not trainer.trainer_config.save_on_interrupt:
+            LOGGER.info("stopped after step %d", step)
+            return
+        trainer.save_checkpoint(keeper.directory, keep=keeper.choose)
+        trainer.finish_saving()
+        if trainer.processes.is_main and step in trainer.checkpoints.store(keeper.directory).steps():
+            first = "" if trainer.trainer_config.resume != "never" else "set resume='auto' and "
+            LOGGER.info("saved step %d; %srun the same command to resume", step, first)
 
     def _close(self, loop: TrainLoop, instruments: Instruments, status: str) -> None:
         """Close everything, whatever happened, with the status that the run really has."""
