@@ -15,7 +15,7 @@ from trackside.logger.images import render_figure, to_image, to_numbers
 from trackside.logger.log_interval import LogInterval
 from trackside.logger.numbers import to_floats, to_numbers_by_name
 from trackside.logger.redact import redact
-from trackside.logger.run_directory import to_plain_config
+from trackside.logger.run_directory import fill_in_time, to_plain_config
 from trackside.logger.run_log import RunLog
 from trackside.logger.tool import LoggerTool
 from trackside.logger.tool_fanout import build_tools
@@ -84,7 +84,7 @@ class Logger:
         ledger: Ledger | None = None,
     ):
         self.config = config
-        self.log_path = config.log_path
+        self.log_path = None if config.log_path is None else fill_in_time(config.log_path, clock.timestamp())
         self.metric_postprocess_fn = metric_postprocess_fn
         self.epoch = 0
         self.step = 0
@@ -98,7 +98,7 @@ class Logger:
         self._nan_names: set[str] = set()
         tools = config.log_tools if process_index == 0 else ()
         self.run_log = RunLog(
-            config.log_path, config.cmd_logging_name, lambda: build_tools(tools, self, clock), process_index, clock
+            self.log_path, config.cmd_logging_name, lambda: build_tools(tools, self, clock), process_index, clock
         )
         self.run_log.open()
 
@@ -151,7 +151,7 @@ class Logger:
         """Close the logger: its tools, the event file and the log file. Closing it again does nothing.
 
         Args:
-            status: How the training ended: `success`, or another word for what went wrong.
+            status: How the training ended: `success`, or another word for what went wrong; empty if it never began.
             step: The step that it ended at; the last that was logged if left out.
         """
         self.write_held_rows()

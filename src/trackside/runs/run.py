@@ -27,7 +27,7 @@ from trackside.runs.metric_table import MetricTable
 from trackside.runs.notebook import html_run
 from trackside.runs.process_file import ProcessFile
 from trackside.runs.row_collector import RowCollector
-from trackside.runs.status import DEAD, RUNNING, UNKNOWN, status_of
+from trackside.runs.status import DEAD, NOT_STARTED, RUNNING, UNKNOWN, status_of
 from trackside.runs.step_times import StepTimes, step_times_of
 from trackside.text import count, percent
 
@@ -108,16 +108,17 @@ class Run:
     def status(self) -> str:
         """How it ended, in the word of its last row `status`; `running`; or `dead`: it ended without a word.
 
-        `unknown` for a run of which nothing can be read.
+        `not started` for a run that was only built; `unknown` for one of which nothing can be read.
         """
         if self._rows.is_newer and not self._rows.rows:
             return UNKNOWN
-        return status_of(self._rows.events("format", "leg", "status"), self._is_held)
+        has_steps = not {"train", "default"}.isdisjoint(self._rows.metrics)
+        return status_of(self._rows.events("format", "leg", "status"), self._is_held, has_steps)
 
     @property
     def is_finished(self) -> bool:
         """Whether it ended and said how."""
-        return self.status not in (RUNNING, DEAD, UNKNOWN)
+        return self.status not in (RUNNING, DEAD, NOT_STARTED, UNKNOWN)
 
     @property
     def step(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from trackside.callbacks import CallbackList, ModelCheckpoint
-from trackside.errors import ConfigError
+from trackside.errors import ConfigError, NonFiniteError
 from trackside.monitor import validation_loss
 from trackside.profiling.ledger_text import render_ledger
 from trackside.profiling.timers import profiler_writes_to
@@ -20,6 +20,7 @@ from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.overridable import OwnHooks
 from trackside.trainer.progress_bar import ProgressBar
+from trackside.trainer.run_folder import check_still_free
 from trackside.trainer.run_lock import RunLock
 from trackside.trainer.step_meter import StepMeter
 from trackside.trainer.watchdog import Watchdog
@@ -61,13 +62,37 @@ class Training:
         """Train, and give the metrics that `train_model` returns."""
         trainer = self._trainer
         with contextlib.ExitStack() as locks:
-            for folder in self._folders_written() if trainer.processes.is_main else ():
+            folders = self._folders_written()
+            for folder in folders if trainer.processes.is_main else ():
                 locks.enter_context(RunLock(folder))
             locks.enter_context(profiler_writes_to(trainer.run_log))
-            self._check()
-            trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
-            trainer.resume()
-            return self._train()
+            try:
+                self._begin()
+                results = self._train()
+            except BaseException:
+                trainer.logger.finalize(trainer.status)  # closed already, unless it has not even begun
+                raise
+        if trainer.status == "nan" and trainer.trainer_config.raise_on_nan:
+            raise NonFiniteError(
+                f"training stopped at step {trainer.logger.step}: the loss or the gradient norm was not finite; the "
+                "run's log has the values"
+            )
+        return results
+
+    def _begin(self) -> None:
+        """Open the run's log, and be where the training is to start."""
+        trainer, log = self._trainer, self._trainer.run_log
+        log.attach()
+        log.open()
+        if log.path is not None and not log.has_trained and not log.num_earlier_legs:
+            check_still_free(log.path, trainer.processes)
+        self._check()
+        trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
+        is_resumed = trainer.resume()
+        log.write_config_so_far()
+        if not log.has_trained:
+            time = trainer.progress.time
+            time.leg = max(log.num_earlier_legs + 1, time.leg if is_resumed else 1)
 
     def _folders_written(self) -> list[pathlib.Path]:
         """The run's folder, and those of checkpoints that are elsewhere."""
