@@ -228,6 +228,15 @@ class Logger:
         values = {**to_numbers_by_name(metrics), "epoch_time": self._now() - started_s}
         return self._postprocess(values, self.step, "train_epoch" if mode == "train" else mode)
 
+    def preview_metrics(self, metrics: Mapping[str, float], mode: str) -> dict[str, float]:
+        """What the row of an epoch that did not take place would hold, such as that of a trial batch.
+
+        Args:
+            metrics: The epoch's metrics: numbers by name.
+            mode: What the epoch would be for.
+        """
+        return self._postprocess({**metrics, "epoch_time": 0.0}, self.step, mode)
+
     def end_epoch(self, metrics: Any, step: int, is_complete: bool = False) -> dict[str, Any]:
         """End the current epoch, log its metrics, and return to the epoch around it, if any.
 

@@ -21,7 +21,7 @@ from trackside.errors import CheckpointError, ConfigError
 from trackside.findings import Finding
 from trackside.logger import Logger, LoggerConfig
 from trackside.logger.run_log import RunLog, opens_runs, without_opening_runs
-from trackside.metrics import MetricLayout, Metrics
+from trackside.metrics import MetricLayout, Metrics, to_host_metrics
 from trackside.processes import JAX_PROCESSES, Processes, whole
 from trackside.profiling.ledger import CHECKPOINTING, VALIDATION, Ledger, LedgerTotals
 from trackside.profiling.sentinel import RecompileSentinel
@@ -410,22 +410,30 @@ class TrainerModule(Overridable):
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
-    def test_eval_function(self, val_loader: Loaders) -> None:
+    def test_eval_function(self, val_loader: Loaders) -> dict[str, float] | None:
         """Run the evaluation step on one batch, so that its errors show before training and not after an epoch.
 
         Loaders that can be read only once are left alone; the example batch serves instead.
 
         Args:
             val_loader: The validation loader.
+
+        Returns:
+            The metrics that a validation will have, with the values of that batch; None if no batch was read.
         """
-        loader = next(iter(val_loader.values())) if isinstance(val_loader, dict) else val_loader
+        loaders = val_loader if isinstance(val_loader, dict) else {"": val_loader}
+        loader = next(iter(loaders.values()))
         layout = self.init_eval_metrics().layout
         iterator = iter(loader)
-        if iterator is not loader:
-            with self.ledger.spend(VALIDATION):
-                first = next(iterator, None)
-                batches = [] if first is None else [first]
-                self.evaluator.evaluate(self.progress.carry, batches, layout, name="val_loader")
+        if iterator is loader:
+            return None
+        with self.ledger.spend(VALIDATION):
+            first = next(iterator, None)
+            batches = [] if first is None else [first]
+            metrics = self.evaluator.evaluate(self.progress.carry, batches, layout, name="val_loader")
+            values = to_host_metrics(metrics)
+            named = {f"{key}_{name}" if key else name: value for key in loaders for name, value in values.items()}
+            return self.logger.preview_metrics(named, "val")
 
     def _eval_model_in_train_loop(self, val_loader: Any, epoch_idx: int) -> dict[str, float]:
         """Validate during training, with the hooks around it."""

@@ -18,8 +18,9 @@ from trackside.trainer.loaders import loader_length
 from trackside.trainer.logged_evaluation import Loaders
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
+from trackside.trainer.monitor_check import check_monitors
 from trackside.trainer.overridable import OwnHooks
-from trackside.trainer.progress_bar import ProgressBar
+from trackside.trainer.progress_bar import ProgressBar, ProgressLines
 from trackside.trainer.run_folder import check_still_free
 from trackside.trainer.run_lock import RunLock
 from trackside.trainer.step_meter import StepMeter
@@ -136,7 +137,9 @@ class Training:
                 self._test_loader,
             )
             if self._val_loader is not None and not goal.is_reached(trainer.progress.cursor):
-                trainer.test_eval_function(self._val_loader)
+                metrics = trainer.test_eval_function(self._val_loader)
+                if metrics is not None:
+                    check_monitors(trainer.callbacks, trainer, trainer.validates, metrics)
             with interrupts, self._watchdog():
                 loop.run()
             if stop.status == "interrupted":
@@ -156,18 +159,24 @@ class Training:
             self._close(loop, instruments, status)
 
     def _build_instruments(self, stop: StopRequest, interrupts: Interrupts) -> Instruments:
-        trainer, goal = self._trainer, self._goal
+        trainer = self._trainer
         measurements, max_inflight = trainer.measurements, trainer.trainer_config.max_inflight_steps
         time = trainer.progress.time
         return Instruments(
             StepMeter(trainer.ledger, trainer.logger, measurements, time, max_inflight, trainer.clock),
             measurements,
-            ProgressBar(trainer.shows_bar, trainer.global_step, goal.last_step, goal.num_epochs),
+            self._build_progress(),
             stop,
             interrupts,
             None if trainer.trainer_config.debug else trainer.sentinel,
             trainer.clock,
         )
+
+    def _build_progress(self) -> ProgressBar | ProgressLines:
+        trainer, goal = self._trainer, self._goal
+        if trainer.shows_bar or not trainer.processes.is_main:
+            return ProgressBar(trainer.shows_bar, trainer.global_step, goal.last_step, goal.num_epochs)
+        return ProgressLines(goal.last_step)
 
     def _build_loop(self, instruments: Instruments) -> TrainLoop:
         trainer, config, validates = self._trainer, self._trainer.trainer_config, self._val_loader is not None
