@@ -10,6 +10,7 @@ TracksideError
 ├── TraceError         a trace that cannot be found or read
 ├── CaptureError       a profile that could not be taken or written
 ├── RecompileError     a function that compiles too often
+├── NonFiniteError     a training that met a NaN or an infinity
 └── MissingExtraError  an optional package that is not installed      (ImportError)
 """
 
@@ -66,6 +67,10 @@ class CaptureError(TracksideError):
 
 class RecompileError(TracksideError):
     """A function that has compiled more often than `max_recompiles` allows."""
+
+
+class NonFiniteError(TracksideError):
+    """A training that stopped at a loss or gradient norm that is not finite, with `TrainerConfig.raise_on_nan`."""
 
 
 class MissingExtraError(TracksideError, ImportError):

@@ -134,3 +134,32 @@ def test_batch_without_arrays_is_refused():
     """A batch in which nothing has a batch dimension has no size."""
     with pytest.raises(DataError, match=r"at least one array with a leading batch dimension, got Batch\("):
         batch_size(Batch(1.0, None))
+
+
+@flax.struct.dataclass
+class Tokens(Batch):
+    positions: Any
+
+
+@flax.struct.dataclass
+class PackedTokens(Tokens):
+    segments: Any
+
+
+@flax.struct.dataclass(kw_only=True)
+class Weighted(Masked):
+    weight: Any
+
+
+def test_flax_dataclass_over_two_levels() -> None:
+    """Fields of every level are there, in order, also if no instance of the level above was ever made."""
+    batch = PackedTokens(ROWS, ROWS, ROWS, segments=ROWS + 1)
+    assert [one.name for one in fields(batch)] == ["inputs", "targets", "positions", "segments"]
+    assert len(jax.tree.leaves(batch)) == 4
+    assert [one.name for one in fields(Tokens(ROWS, ROWS, ROWS))] == ["inputs", "targets", "positions"]
+
+
+def test_flax_dataclass_with_keywords_only() -> None:
+    """A field without a default may follow one with a default, where it is to be passed by its name."""
+    batch = Weighted(ROWS, ROWS, weight=ROWS)
+    assert (batch.mask, len(jax.tree.leaves(batch))) == (None, 3)

@@ -1,6 +1,7 @@
 """Progress bars."""
 
 import io
+import logging
 import math
 import os
 import pty
@@ -10,7 +11,7 @@ import termios
 import pytest
 
 from tests.trainer.tiny import make_loader, make_trainer
-from trackside.trainer.progress_bar import ProgressBar, is_shown
+from trackside.trainer.progress_bar import LINE_EVERY_S, ProgressBar, ProgressLines, describe_progress, is_shown
 
 
 def test_bar_needs_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,5 +40,26 @@ def test_training_draws_loss_rate_and_epochs(monkeypatch: pytest.MonkeyPatch) ->
         stream.flush()
         drawn = os.read(controller, 65536).decode()
     os.close(controller)
-    for part in ("epoch 2/2", "6/6", "step/s", "loss="):
+    for part in ("compiling", "epoch 2/2", "6/6", "step/s", "loss="):
         assert part in drawn
+
+
+def test_line_of_progress() -> None:
+    """A line has epoch, step, loss, speed and time left, and leaves out what is not known."""
+    line = describe_progress(2, 1_300, 5_000, {"loss": 0.123456}, 100, 10.0, 70.0)
+    assert line == "epoch 2, step 1,300 of 5,000, loss 0.1235, 20 steps per second, about 3 min 5 s left"
+    assert describe_progress(1, 30, math.inf, {}, 0, 0.0, 60.0) == "epoch 1, step 30, 0.5 steps per second"
+
+
+def test_lines_come_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """The first step only starts the clock; then a line is due every minute."""
+    lines = ProgressLines(100)
+    with caplog.at_level(logging.INFO):
+        lines.start_epoch(1)
+        lines.start_epoch(2)
+        lines.show(1, {"loss": 1.0}, 5.0)
+        assert lines.next_refresh_s == 5.0 + LINE_EVERY_S
+        lines.show(61, {"loss": 0.5}, 65.0)
+        lines.close(61)
+    assert [record.message.split(",")[0] for record in caplog.records] == ["compiling train_step", "epoch 2"]
+    assert lines.next_refresh_s == math.inf

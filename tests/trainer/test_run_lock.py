@@ -78,7 +78,7 @@ def test_two_runs_in_one_folder_of_runs(tmp_path: Path) -> None:
 
 LOOK = """
 import pathlib, sys
-from trackside.runs.liveness import is_held
+from trackside.runs.run_status import is_held
 folder = pathlib.Path(sys.argv[1])
 print("looking", flush=True)
 while True:

@@ -75,7 +75,8 @@ def _glance_at(path: Path) -> Glance:
     # The last one, as the full reader has it: a leg may resume from a step before the highest.
     reported = next((row for row in rows.backward(*_REPORTS) if row.get("step") is not None), {})
     step = int(reported.get("step") or 0)
-    status = _status(rows.history(), is_held(path), step)
+    has_steps = any(next(rows.metrics_backward(mode), None) for mode in ("train", "default"))
+    status = _status(rows.history(), is_held(path), step, has_steps)
     changed_at = _changed_at(path)
     return Glance(
         path,
@@ -172,10 +173,10 @@ class _Rows:
         return row if isinstance(row, dict) and "kind" in row else {}
 
 
-def _status(history: list[dict[str, Any]], is_held: bool, step: int) -> RunStatus:
+def _status(history: list[dict[str, Any]], is_held: bool, step: int, has_steps: bool) -> RunStatus:
     legs = [row for row in history if row["kind"] == "leg"]
     goal = legs[-1].get("goal") if legs else None
-    word = status_of((row for row in history if row["kind"] != "stop"), is_held)
+    word = status_of((row for row in history if row["kind"] != "stop"), is_held, has_steps)
     stops = (row for row in history if row["kind"] in ("leg", "stop"))
     return judge_status(word, stops, step, goal if isinstance(goal, int) else None)
 

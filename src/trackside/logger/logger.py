@@ -15,7 +15,7 @@ from trackside.logger.logger_config import LoggerConfig
 from trackside.logger.numbers import to_floats, to_numbers_by_name
 from trackside.logger.redact import redact
 from trackside.logger.row_step_time import RowStepTime
-from trackside.logger.run_directory import to_plain_config
+from trackside.logger.run_directory import fill_in_time, to_plain_config
 from trackside.logger.run_log import RunLog
 from trackside.logger.tool import LoggerTool
 from trackside.logger.tool_fanout import build_tools
@@ -84,7 +84,7 @@ class Logger:
         ledger: Ledger | None = None,
     ):
         self.config = config
-        self.log_path = config.log_path
+        self.log_path = None if config.log_path is None else fill_in_time(config.log_path, clock.timestamp())
         self.metric_postprocess_fn = metric_postprocess_fn
         self.epoch = 0
         self.step = 0
@@ -98,7 +98,7 @@ class Logger:
         self._nan_names: set[str] = set()
         tools = config.log_tools if process_index == 0 else ()
         self.run_log = RunLog(
-            config.log_path, config.cmd_logging_name, lambda: build_tools(tools, self, clock), process_index, clock
+            self.log_path, config.cmd_logging_name, lambda: build_tools(tools, self, clock), process_index, clock
         )
         self.run_log.open()
 
@@ -147,12 +147,11 @@ class Logger:
         self._start_timing(self.step)
         self._starts_timing = True
 
-    def finalize(self, status: str | None, step: int | None = None) -> None:
+    def finalize(self, status: str, step: int | None = None) -> None:
         """Close the logger: its tools, the event file and the log file. Closing it again does nothing.
 
         Args:
-            status: How the training ended: `success`, or another word for what went wrong; None for one that never
-                began, which leaves the run's status as it is.
+            status: How the training ended: `success`, or another word for what went wrong; empty if it never began.
             step: The step that it ended at; the last that was logged if left out.
         """
         self.write_held_rows()
@@ -228,6 +227,15 @@ class Logger:
         mode, started_s, _ = self._epochs[-1]
         values = {**to_numbers_by_name(metrics), "epoch_time": self._now() - started_s}
         return self._postprocess(values, self.step, "train_epoch" if mode == "train" else mode)
+
+    def preview_metrics(self, metrics: Mapping[str, float], mode: str) -> dict[str, float]:
+        """What the row of an epoch that did not take place would hold, such as that of a trial batch.
+
+        Args:
+            metrics: The epoch's metrics: numbers by name.
+            mode: What the epoch would be for.
+        """
+        return self._postprocess({**metrics, "epoch_time": 0.0}, self.step, mode)
 
     def end_epoch(self, metrics: Any, step: int, is_complete: bool = False) -> dict[str, Any]:
         """End the current epoch, log its metrics, and return to the epoch around it, if any.

@@ -16,7 +16,7 @@ class LoggerConfig(ConfigDict):
     log_every_n_steps: int = 1
     """Log a row every N training steps."""
     log_path: Path | None = None
-    """The run's directory; None keeps nothing on disk."""
+    """The run's directory; `{time}` in it becomes the time of the start; None keeps nothing on disk."""
     log_tools: list[LoggerToolsConfig] = field(default_factory=list)
     """The tools that get every row, in addition to the event file."""
     cmd_logging_name: str = "output"

@@ -1,6 +1,7 @@
 """What a logger keeps in the directory of its run."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,33 @@ from trackside.events import EventWriter, NullEventWriter
 from trackside.files import write_atomically
 from trackside.logger.console import LogOutput
 from trackside.run_layout import CONFIG_FILE_NAME, event_file_name, log_file_name
+
+
+def fill_in_time(path: Path, timestamp: float) -> Path:
+    """The folder that a `log_path` means: `{time}` in it becomes the local time, as `20250131-235959`.
+
+    Args:
+        path: What the user wrote.
+        timestamp: The time, in seconds since the epoch.
+    """
+    return Path(str(path).replace("{time}", time.strftime("%Y%m%d-%H%M%S", time.localtime(timestamp))))
+
+
+def holds_rows(path: Path, *kinds: str) -> bool:
+    """Whether a folder has an event file with a row of one of these kinds.
+
+    Args:
+        path: The folder, which need not exist.
+        kinds: The kinds.
+    """
+    events, beginnings = path / event_file_name(0), tuple(b'{"kind":"%b"' % kind.encode() for kind in kinds)
+    try:
+        if not events.is_file():
+            return False
+        with events.open("rb") as file:
+            return any(line.startswith(beginnings) for line in file)
+    except OSError:  # the folder cannot be used, which those who open it explain
+        return False
 
 
 class RunDirectory:

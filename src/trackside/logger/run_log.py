@@ -39,6 +39,11 @@ def without_opening_runs() -> Iterator[None]:
         _opens_runs.reset(token)
 
 
+def opens_runs() -> bool:
+    """Whether run logs that are made now may write to their runs."""
+    return _opens_runs.get()
+
+
 class RunLog:
     """The rows of one process of a run. While it is closed, rows reach the facts and the subscribers only.
 
@@ -61,8 +66,6 @@ class RunLog:
         self.path = path
         self.tools = ToolFanout((), clock)
         self.is_open = False
-        self.continues_a_run = False
-        """Whether the folder held a run when it was opened first."""
         self.is_attached = _opens_runs.get()
         """Whether the run's files are opened when there is something to write."""
         self._log_name = log_name
@@ -75,12 +78,23 @@ class RunLog:
         self._subscribers: list[Subscriber] = []
         self._config: dict[str, Any] = {}
         self._is_reported_deleted = False
+        self._unwritten_config: dict[str, Any] = {}
         self._environment: dict[str, Any] | None = None
+        self._extra_environment: dict[str, Any] = {}
+        self.has_trained = False
+        """Whether this log has a leg."""
+        self.num_earlier_legs = 0
+        """How many legs the run had when this log was first opened."""
+        self.earlier_status = ""
+        """How the last of them ended; empty if there was none, or it did not say."""
 
     # --- opening and closing ------------------------------------------------------------------------------------------
 
     def attach(self) -> None:
-        """From now on, open the run's files when there is something to write, also if it was made not to."""
+        """From now on, open the run's files when there is something to write, also if it was made not to.
+
+        Training does this by itself. Call it to log the evaluation of a loaded model to the run that it came from.
+        """
         self.is_attached = True
 
     def open(self) -> None:
@@ -103,10 +117,8 @@ class RunLog:
     def _begin(self, held_a_run: bool) -> None:
         if self.path is not None:
             if self._environment is None:
-                self._environment = gather_environment(self._process_index)
-                self.continues_a_run = held_a_run
+                self._environment = {**gather_environment(self._process_index), **self._extra_environment}
                 if held_a_run:
-                    LOGGER.warning("%s holds a run already; this one is appended to its files", self.path)
                     self._recall(self.path / event_file_name(self._process_index))
             self.write("environment", **self._environment)
         if self._config:
@@ -114,18 +126,27 @@ class RunLog:
 
     def _recall(self, path: Path) -> None:
         """Take in what earlier legs of the run have written."""
+        has_metrics = False
         try:
             for row in read_events(path, skips_step_metrics=True):
                 self._facts.add(row)
+                has_metrics = has_metrics or row["kind"] == "metrics"
+                if row["kind"] == "leg":
+                    self.num_earlier_legs, self.earlier_status = self.num_earlier_legs + 1, ""
+                elif row["kind"] == "status":
+                    self.earlier_status = str(row.get("status") or "")
         except EventFileError as error:
             LOGGER.warning("the verdicts are of this leg only: %s", error)
+        if has_metrics and not self.num_earlier_legs:  # nobody's training, whose trainer would know what it does
+            LOGGER.warning("%s holds a log already; this one is appended to its files", self.path)
 
-    def close(self, status: str | None, step: int, epoch: int) -> None:
+    def close(self, status: str, step: int, epoch: int) -> None:
         """Close tools and files, with a last row. Closing it again does nothing.
 
+        A run that others have trained, and this process has not, keeps the status that it had.
+
         Args:
-            status: How the training ended: `success`, or another word for what went wrong. None for one that never
-                began and so changes nothing about the run: no row is written.
+            status: How the training ended: `success`, or another word for what went wrong; empty if it never began.
             step: The last step.
             epoch: Its epoch.
         """
@@ -133,9 +154,9 @@ class RunLog:
             return
         self.is_open = False
         try:
-            self.tools.finalize("error" if status is None else status)
+            self.tools.finalize(status or "error")
         finally:  # also when the user loses patience
-            if status is not None:
+            if status and (self.has_trained or not self.num_earlier_legs):
                 self.write("status", status=status, step=step, epoch=epoch)
             self._events = NullEventWriter()
             assert self._directory is not None
@@ -154,6 +175,8 @@ class RunLog:
             kind: What the row is about, such as `compile` or `checkpoint`.
             **fields: What it says: anything JSON can hold.
         """
+        if kind == "leg":
+            self.has_trained = True
         self._events.write(kind, **fields)
         self._report_if_deleted()
         self._facts.add({"kind": kind, **fields})
@@ -191,7 +214,16 @@ class RunLog:
             config: Plain values without secrets. Several calls add up, by their top-level keys.
         """
         self._config.update(config)
-        self.write("config", config=dict(config))
+        self._unwritten_config.update(config)
+        if self.is_open:
+            self.write_config_so_far()
+
+    def write_config_so_far(self) -> None:
+        """Write what was given to `write_config` while the log was not attached to the run's files."""
+        config, self._unwritten_config = self._unwritten_config, {}
+        if not config:
+            return
+        self.write("config", config=config)
         if self._process_index == 0 and self._directory is not None:
             try:
                 self._directory.write_config(self._config)
@@ -207,6 +239,7 @@ class RunLog:
         """
         extra = redact(extra)
         self.write("environment", **extra)
+        self._extra_environment.update(extra)
         if self._environment is not None:
             self._environment.update(extra)
 

@@ -27,6 +27,7 @@ _MEANINGS: dict[str, tuple[Tone, str]] = {
     "running": ("live", "a process is training this run"),
     "interrupted": ("fair", "a signal stopped the training before its goal"),
     "dead": ("bad", "no final status was written (killed or out of memory) and no process holds the run"),
+    "not started": ("fair", "the trainer was built, but no training has begun"),
     "nan": ("bad", "training stopped because the loss or the gradient norm was not finite"),
     "error": ("bad", "an exception ended the training"),
     "unknown": ("bad", "none of its files could be read"),
@@ -40,7 +41,7 @@ class RunStatus:
     """How a run stands."""
 
     word: str
-    """`success`, `stopped early`, `running`, `interrupted`, `dead`, `nan`, `error` or `unknown`."""
+    """`success`, `stopped early`, `running`, `interrupted`, `dead`, `not started`, `nan`, `error`, `unknown`."""
     stop_reason: str | None = None
     """Why a callback ended the training before its goal."""
 

@@ -28,7 +28,7 @@ from trackside.runs.process_file import ProcessFile
 from trackside.runs.row_collector import RowCollector
 from trackside.runs.run_folders import event_files, process_index_of
 from trackside.runs.run_legs import Leg, legs_of
-from trackside.runs.run_status import DEAD, RUNNING, UNKNOWN, is_held, status_of
+from trackside.runs.run_status import DEAD, NOT_STARTED, RUNNING, UNKNOWN, is_held, status_of
 from trackside.text import count, percent
 from trackside.trace.capture_row import CaptureRow
 
@@ -110,16 +110,17 @@ class Run:
     def status(self) -> str:
         """How it ended, in the word of its last row `status`; `running`; or `dead`: no final status was written.
 
-        `unknown` for a run that cannot be read at all.
+        `not started` for a run that was only built; `unknown` for one that cannot be read at all.
         """
         if self._rows.is_newer and not self._rows.rows:
             return UNKNOWN
-        return status_of(self._rows.events("format", "leg", "status"), self._is_held)
+        has_steps = not {"train", "default"}.isdisjoint(self._rows.metrics)
+        return status_of(self._rows.events("format", "leg", "status"), self._is_held, has_steps)
 
     @property
     def is_finished(self) -> bool:
         """Whether it ended and said how."""
-        return self.status not in (RUNNING, DEAD, UNKNOWN)
+        return self.status not in (RUNNING, DEAD, NOT_STARTED, UNKNOWN)
 
     @property
     def step(self) -> int:

@@ -12,29 +12,34 @@ from trackside.run_layout import EVENT_FILE_PATTERN, LOCK_FILE_NAME
 
 RECENT_S = 60.0
 """A file that another machine wrote to within this time is taken for one that is being written."""
-RUNNING, DEAD, UNKNOWN = "running", "dead", "unknown"
-"""The words for a run that did not say how it ended: a process holds its lock, none does, it cannot be read."""
+RUNNING, DEAD, NOT_STARTED, UNKNOWN = "running", "dead", "not started", "unknown"
+"""The words for a run that did not say how it ended: a process holds its lock, none does, it was only built, it cannot
+be read."""
 
 
-def status_of(rows: Iterable[Mapping[str, Any]], is_held: bool) -> str:
+def status_of(rows: Iterable[Mapping[str, Any]], is_held: bool, has_steps: bool = True) -> str:
     """The word for how a run stands.
 
     Args:
         rows: Its rows `format`, `leg` and `status`, in order.
         is_held: Whether a training holds its lock.
+        has_steps: Whether it has metrics of training, as one has that logs without a trainer and so without legs.
     """
     word, was_opened_again, was_trained_again = "", False, False
+    has_begun = has_steps
     for row in rows:
         if row["kind"] == "status":
             word, was_opened_again, was_trained_again = str(row.get("status")), False, False
         elif row["kind"] == "leg":
-            was_trained_again = True
+            was_trained_again = has_begun = True
         else:
             was_opened_again = True
     # Opened again, it may only have been evaluated, or a training is being prepared, which takes the lock.
     if word and not was_trained_again and not (was_opened_again and is_held):
         return word
-    return RUNNING if is_held else DEAD
+    if is_held:
+        return RUNNING
+    return DEAD if has_begun else NOT_STARTED
 
 
 def is_held(folder: Path) -> bool:

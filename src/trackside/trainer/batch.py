@@ -47,9 +47,19 @@ class Batch:
         return dataclasses.replace(self, **changes)
 
 
+def _complete(cls: type) -> None:
+    """Do what the decorator of Flax would have done, for the class and for those above it, which give their fields."""
+    for parent in reversed(cls.__mro__):
+        if not issubclass(parent, Batch) or "__dataclass_fields__" in parent.__dict__:
+            continue
+        try:
+            dataclass(parent)
+        except TypeError:  # a field without a default after one with: it was to be passed by its name
+            dataclass(kw_only=True)(parent)
+
+
 def _register(cls: type) -> None:
-    if "__dataclass_fields__" not in cls.__dict__:
-        dataclass(cls)
+    _complete(cls)
     static = [field.name for field in dataclasses.fields(cls) if field.init and _is_static(field)]
     arrays = [field.name for field in dataclasses.fields(cls) if field.init and not _is_static(field)]
     try:

@@ -9,7 +9,7 @@ from trackside.profiling.sentinel import RecompileSentinel
 from trackside.trainer.goal import Goal
 from trackside.trainer.interrupts import Interrupts, StopRequest
 from trackside.trainer.measurements import TrainMeasurements
-from trackside.trainer.progress_bar import ProgressBar
+from trackside.trainer.progress_bar import ProgressBar, ProgressLines
 from trackside.trainer.step_meter import StepMeter
 
 
@@ -42,7 +42,7 @@ class Instruments:
 
     meter: StepMeter
     measurements: TrainMeasurements
-    bar: ProgressBar
+    bar: ProgressBar | ProgressLines
     stop: StopRequest
     interrupts: Interrupts
     sentinel: RecompileSentinel | None = None

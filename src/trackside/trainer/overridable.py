@@ -60,7 +60,10 @@ class Overridable:
 
     @staticmethod
     def batch_to_input(batch: Any) -> Any:
-        """The model's input in a batch. Override where `batch.inputs` is not it."""
+        """The model's input in a batch. Override where `batch.inputs` is not it.
+
+        Return a tuple for a model whose `__call__` takes several inputs.
+        """
         try:
             return batch.inputs
         except AttributeError:

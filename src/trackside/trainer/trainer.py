@@ -1,6 +1,7 @@
 """The trainer: a facade over the engine, the progress of the training, its checkpoints and its run log."""
 
 import contextlib
+import dataclasses
 import logging
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,14 +20,16 @@ from trackside.config import ConfigDict
 from trackside.errors import CheckpointError, ConfigError
 from trackside.findings import Finding
 from trackside.logger import Logger, LoggerConfig
-from trackside.logger.run_log import RunLog, without_opening_runs
-from trackside.metrics import MetricLayout, Metrics
+from trackside.logger.run_log import RunLog, opens_runs, without_opening_runs
+from trackside.metrics import MetricLayout, Metrics, to_host_metrics
 from trackside.processes import JAX_PROCESSES, Processes, whole
 from trackside.profiling.ledger import CHECKPOINTING, VALIDATION, Ledger, LedgerTotals
 from trackside.profiling.sentinel import RecompileSentinel
+from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.text import count
 from trackside.trainer import parameter_table, saved_training
 from trackside.trainer.batch import DataloaderModule, slice_batch
+from trackside.trainer.checkpoint_store import CheckpointStore
 from trackside.trainer.checkpoints import NO_STEP, Checkpoints, find_checkpoints
 from trackside.trainer.engine import Engine
 from trackside.trainer.evaluation import Evaluator
@@ -41,7 +44,7 @@ from trackside.trainer.optimizer import OptimizerConfig
 from trackside.trainer.overridable import Overridable, OwnHooks, unchanged
 from trackside.trainer.progress_bar import is_shown, track
 from trackside.trainer.run_configs import RunConfigs
-from trackside.trainer.run_lock import check_unlocked
+from trackside.trainer.run_folder import choose_run_folder
 from trackside.trainer.safetensors_file import export_params, import_params
 from trackside.trainer.train_state import TrainState, to_carry, with_carry
 from trackside.trainer.trainer_config import TrainerConfig
@@ -96,8 +99,8 @@ class TrainerModule(Overridable):
         """Who keeps the checkpoints of the current or the last training."""
         self._pruned_state: Any = None
         self._evaluation_params: Callable[[Any], Any] | None = None
-        self.run_configs = RunConfigs(self.trainer_config, self.model_config, self.optimizer_config)
         self.init_logger(self.trainer_config.logger)
+        self.run_configs = RunConfigs(self.trainer_config, self.model_config, self.optimizer_config)
         try:
             self._build(mesh)
         except BaseException:
@@ -128,19 +131,29 @@ class TrainerModule(Overridable):
     def init_logger(self, logger_config: LoggerConfig | None) -> None:
         """Set up the logger and its directory. Without a config, nothing is logged anywhere.
 
+        A run that is to be continued is not touched before training begins.
+
         Args:
-            logger_config: Where to log.
+            logger_config: Where to log. `self.trainer_config` gets the folder that was chosen.
         """
-        if logger_config is not None and self.processes.is_main:
-            check_unlocked(logger_config.log_path)
+        continues, wanted = False, None if logger_config is None else logger_config.log_path
+        if logger_config is not None and opens_runs():
+            resume = self.trainer_config.resume
+            logger_config, continues = choose_run_folder(logger_config, resume, self.processes, self.clock)
+            if logger_config.log_path != wanted:
+                self.trainer_config = dataclasses.replace(self.trainer_config, logger=logger_config)
         postprocess = self.get_metric_postprocess_fn()
-        self.logger = Logger(
-            logger_config if logger_config is not None else LoggerConfig(),
-            metric_postprocess_fn=None if postprocess is unchanged else postprocess,
-            process_index=self.processes.index,
-            clock=self.clock,
-            ledger=self.ledger,
-        )
+        with without_opening_runs() if continues else contextlib.nullcontext():
+            self.logger = Logger(
+                logger_config if logger_config is not None else LoggerConfig(),
+                metric_postprocess_fn=None if postprocess is unchanged else postprocess,
+                process_index=self.processes.index,
+                clock=self.clock,
+                ledger=self.ledger,
+            )
+        self._folder_of_config = wanted
+        if wanted is not None and "{time}" not in str(wanted) and self.logger.log_path != wanted:
+            LOGGER.info("%s holds a run already; this one goes to %s", wanted, self.logger.log_path)
 
     @property
     def run_log(self) -> RunLog:
@@ -397,22 +410,30 @@ class TrainerModule(Overridable):
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
-    def test_eval_function(self, val_loader: Loaders) -> None:
+    def test_eval_function(self, val_loader: Loaders) -> dict[str, float] | None:
         """Run the evaluation step on one batch, so that its errors show before training and not after an epoch.
 
         Loaders that can be read only once are left alone; the example batch serves instead.
 
         Args:
             val_loader: The validation loader.
+
+        Returns:
+            The metrics that a validation will have, with the values of that batch; None if no batch was read.
         """
-        loader = next(iter(val_loader.values())) if isinstance(val_loader, dict) else val_loader
+        loaders = val_loader if isinstance(val_loader, dict) else {"": val_loader}
+        loader = next(iter(loaders.values()))
         layout = self.init_eval_metrics().layout
         iterator = iter(loader)
-        if iterator is not loader:
-            with self.ledger.spend(VALIDATION):
-                first = next(iterator, None)
-                batches = [] if first is None else [first]
-                self.evaluator.evaluate(self.progress.carry, batches, layout, name="val_loader")
+        if iterator is loader:
+            return None
+        with self.ledger.spend(VALIDATION):
+            first = next(iterator, None)
+            batches = [] if first is None else [first]
+            metrics = self.evaluator.evaluate(self.progress.carry, batches, layout, name="val_loader")
+            values = to_host_metrics(metrics)
+            named = {f"{key}_{name}" if key else name: value for key in loaders for name, value in values.items()}
+            return self.logger.preview_metrics(named, "val")
 
     def _eval_model_in_train_loop(self, val_loader: Any, epoch_idx: int) -> dict[str, float]:
         """Validate during training, with the hooks around it."""
@@ -551,29 +572,47 @@ class TrainerModule(Overridable):
         """Wait for checkpoints that are being written. One that failed is reported; the earlier ones are intact."""
         self.checkpoints.finish()
 
-    def resume(self) -> None:
+    def resume(self) -> bool:
         """Continue from the newest good checkpoint of the callbacks' folder, as `TrainerConfig.resume` says.
 
         A folder that this trainer has not written to and must not continue from is refused, so that no run is mixed
         with another.
+
+        Returns:
+            Whether a checkpoint was loaded.
         """
-        mode = self.trainer_config.resume
-        if self.checkpoint_callback is None:
-            if mode == "must":
-                raise CheckpointError("resume='must': no callback keeps checkpoints; add a CheckpointConfig")
-            return
-        is_first_call = not self.checkpoints.has_store(self.checkpoint_callback.directory)
-        step = self.checkpoints.step_to_resume(self.checkpoint_callback.directory, mode)
+        step, mode = NO_STEP, self.trainer_config.resume
+        if self.checkpoint_callback is not None:
+            step = self.checkpoints.step_to_resume(self.checkpoint_callback.directory, mode)
+        elif mode == "must":
+            raise CheckpointError("resume='must': no callback keeps checkpoints; add a CheckpointConfig")
+        elif mode == "auto":
+            LOGGER.warning("resume='auto': no callback keeps checkpoints to resume from; add a CheckpointConfig")
         if step == NO_STEP:
-            if mode == "auto" and is_first_call and self.run_log.continues_a_run and self.global_step == 0:
-                self.logger.rewind(-1)  # killed before its first checkpoint, the training begins again
-            return
+            self._continue_without_checkpoint()
+            return False
+        assert self.checkpoint_callback is not None
         store = self.checkpoints.store(self.checkpoint_callback.directory)
         record = self.checkpoints.load(store, step, self.engine, self.progress, with_optimizer=True)
         self.run_configs.log_changes_since(record["configs"])
         if self.logs_rows:
             self.logger.rewind(step)
         self.callbacks.load_state_dict(record["callbacks"])
+        return True
+
+    def _continue_without_checkpoint(self) -> None:
+        """See whether a run that others have trained may continue from the state that this trainer has."""
+        log, step = self.run_log, self.global_step
+        if log.has_trained or not log.num_earlier_legs:
+            return
+        is_finished = self.processes.main_decides(lambda: int(log.earlier_status == "success"), "resume")
+        if step == 0 and is_finished:
+            raise CheckpointError(
+                f"resume={self.trainer_config.resume!r}: {log.path} holds a finished run and no checkpoint to continue "
+                "from; choose another log_path, or set resume='never', which starts in a folder of its own"
+            )
+        LOGGER.info("the run in %s continues from step %d%s", log.path, step, "" if step else ": it has no checkpoint")
+        self.logger.rewind(step or -1)  # of a training that begins again, rows before its first step go as well
 
     @contextlib.contextmanager
     def best_model(self) -> Iterator[None]:
@@ -615,13 +654,20 @@ class TrainerModule(Overridable):
         """
         self.finish_saving()
         try:
-            store = self.checkpoints.store(None)
+            store = self._store_to_load()
             step = self.checkpoints.choose(store, step_idx)
             self.checkpoints.load(store, step, self.engine, self.progress, self._has_optimizer)
         except CheckpointError as error:
             if raise_if_not_found:
                 raise
             LOGGER.warning("no model was loaded: %s", error)
+
+    def _store_to_load(self) -> CheckpointStore:
+        """The run's checkpoints; before it has any, those of the folder that the config names, if that was taken."""
+        own, named = self.checkpoints.store(None), self._folder_of_config
+        if named is None or named == self.logger.log_path or own.steps():
+            return own
+        return self.checkpoints.store(named / CHECKPOINTS_FOLDER)
 
     def load_data_loaders(
         self, step_idx: int = -1, train_loader: Any = None, val_loader: Any = None, test_loader: Any = None
@@ -634,7 +680,7 @@ class TrainerModule(Overridable):
             val_loader: Set to its saved position, if given and it has one.
             test_loader: Set to its saved position, if given and it has one.
         """
-        record = self.checkpoints.store(None).record(self.global_step if step_idx < 0 else step_idx)
+        record = self._store_to_load().record(self.global_step if step_idx < 0 else step_idx)
         saved = decode_position(saved_training.own_loaders(record, self.processes))
         self.restore_data_loaders(saved, train_loader, val_loader, test_loader)
 

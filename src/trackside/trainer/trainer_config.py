@@ -32,6 +32,8 @@ class TrainerConfig(ConfigDict):
     """Validate after every so many steps; -1 for never. Goes together with `check_val_every_n_epoch`."""
     check_for_nan: bool = True
     """Stop training at the first step whose loss or gradient norm is not finite."""
+    raise_on_nan: bool = False
+    """Raise `NonFiniteError` after such a stop, so that the process fails; otherwise `train_model` returns normally."""
     skip_bad_batches: bool = False
     """Leave out batches whose loss or gradient norm is not finite, and count them, instead of stopping."""
     log_grad_norm: bool = True
@@ -55,7 +57,8 @@ class TrainerConfig(ConfigDict):
     seed_eval: int = 0
     """Seed of evaluation, so that models with randomness in evaluation give the same metrics each time."""
     resume: Literal["never", "auto", "must"] = "never"
-    """Whether to go on from the newest good checkpoint: never, if there is one, or else fail."""
+    """Whether to continue the run in `log_path` from its newest good checkpoint: never, which starts in a new folder if
+    there is a run; if there is a checkpoint; or else fail."""
     save_on_interrupt: bool = True
     """Save on Ctrl-C and SIGTERM, where a callback keeps checkpoints."""
     max_recompiles: int = -1

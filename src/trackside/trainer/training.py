@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from trackside.callbacks import CallbackList, ModelCheckpoint
-from trackside.errors import ConfigError
+from trackside.errors import ConfigError, NonFiniteError
 from trackside.monitor import validation_loss
 from trackside.profiling.ledger_text import render_ledger
 from trackside.profiling.timers import profiler_writes_to
@@ -19,8 +19,10 @@ from trackside.trainer.loaders import loader_length
 from trackside.trainer.logged_evaluation import Loaders
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
+from trackside.trainer.monitor_check import check_monitors
 from trackside.trainer.overridable import OwnHooks
-from trackside.trainer.progress_bar import ProgressBar
+from trackside.trainer.progress_bar import ProgressBar, ProgressLines
+from trackside.trainer.run_folder import check_still_free
 from trackside.trainer.run_lock import RunLock, check_unlocked
 from trackside.trainer.step_meter import StepMeter
 from trackside.trainer.watchdog import Watchdog
@@ -62,27 +64,43 @@ class Training:
 
     def run(self) -> Results:
         """Train, and give the metrics that `train_model` returns."""
-        trainer, status_if_refused = self._trainer, None
+        trainer = self._trainer
         with contextlib.ExitStack() as locks:
             try:
                 if trainer.processes.is_main:
                     locks.enter_context(self._lock_folders())
-                if not trainer.run_log.continues_a_run:  # a run that was there before keeps the status that it has
-                    status_if_refused = "error"
                 locks.enter_context(profiler_writes_to(trainer.run_log))
-                self._check()
-                trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
-                trainer.resume()
+                self._prepare()
                 stop = trainer.stop_request = StopRequest()
                 interrupts = Interrupts(stop, trainer.processes)
                 instruments = self._build_instruments(stop, interrupts)
                 loop = self._build_loop(instruments)
             except BaseException:
-                trainer.logger.finalize(status_if_refused)
+                trainer.logger.finalize(trainer.status)  # of a run that never began, nothing is said
                 raise
             results = self._train(loop, instruments)
         interrupts.leave()
+        if trainer.status == "nan" and trainer.trainer_config.raise_on_nan:
+            raise NonFiniteError(
+                f"training stopped at step {trainer.logger.step}: the loss or the gradient norm was not finite; the "
+                "run's log has the values"
+            )
         return results
+
+    def _prepare(self) -> None:
+        """Open the run's log, and be where the training is to start."""
+        trainer, log = self._trainer, self._trainer.run_log
+        log.attach()
+        log.open()
+        if log.path is not None and not log.has_trained and not log.num_earlier_legs:
+            check_still_free(log.path, trainer.processes)
+        self._check()
+        trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
+        is_resumed = trainer.resume()
+        log.write_config_so_far()
+        if not log.has_trained:
+            time = trainer.progress.time
+            time.leg = max(log.num_earlier_legs + 1, time.leg if is_resumed else 1)
 
     def _lock_folders(self) -> contextlib.ExitStack:
         """Lock the run's folder and those of checkpoints that are elsewhere, each against other trainings.
@@ -128,7 +146,7 @@ class Training:
         stop, interrupts, results, status = instruments.stop, instruments.interrupts, {}, "error"
         with contextlib.ExitStack() as caught:
             try:
-                self._begin()
+                self._announce()
                 caught.enter_context(interrupts)
                 with self._watchdog():
                     loop.run()
@@ -147,7 +165,8 @@ class Training:
                 self._close(loop, instruments, status)
         return results
 
-    def _begin(self) -> None:
+    def _announce(self) -> None:
+        """Say what is about to be trained, and find out on one batch whether validation will work."""
         trainer, goal = self._trainer, self._goal
         trainer.logger.on_training_start()
         trainer.log_training_info(
@@ -159,7 +178,9 @@ class Training:
             self._test_loader,
         )
         if self._val_loader is not None and not goal.is_reached(trainer.progress.cursor):
-            trainer.test_eval_function(self._val_loader)
+            metrics = trainer.test_eval_function(self._val_loader)
+            if metrics is not None:
+                check_monitors(trainer.callbacks, trainer, trainer.validates, metrics)
 
     def _conclude(self, loop: TrainLoop, stop: StopRequest) -> Results:
         trainer = self._trainer
@@ -170,18 +191,24 @@ class Training:
         return results
 
     def _build_instruments(self, stop: StopRequest, interrupts: Interrupts) -> Instruments:
-        trainer, goal = self._trainer, self._goal
+        trainer = self._trainer
         measurements, max_inflight = trainer.measurements, trainer.trainer_config.max_inflight_steps
         time = trainer.progress.time
         return Instruments(
             StepMeter(trainer.ledger, trainer.logger, measurements, time, max_inflight, trainer.clock),
             measurements,
-            ProgressBar(trainer.shows_bar, trainer.global_step, goal.last_step, goal.num_epochs),
+            self._build_progress(),
             stop,
             interrupts,
             None if trainer.trainer_config.debug else trainer.sentinel,
             trainer.clock,
         )
+
+    def _build_progress(self) -> ProgressBar | ProgressLines:
+        trainer, goal = self._trainer, self._goal
+        if trainer.shows_bar or not trainer.processes.is_main:
+            return ProgressBar(trainer.shows_bar, trainer.global_step, goal.last_step, goal.num_epochs)
+        return ProgressLines(goal.last_step)
 
     def _build_loop(self, instruments: Instruments) -> TrainLoop:
         trainer, config, validates = self._trainer, self._trainer.trainer_config, self._val_loader is not None

@@ -1,7 +1,7 @@
 """Flax Linen models on plain pytrees."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import flax.linen as nn
@@ -25,13 +25,15 @@ class LinenAdapter:
     def __init__(self, module: nn.Module, logical_axis_rules: tuple[tuple[str, Any], ...] = ()):
         self.module = module
         self._rules = logical_axis_rules
-        self._takes_train = "train" in inspect.signature(type(module).__call__).parameters
+        parameters = inspect.signature(type(module).__call__).parameters
+        self._takes_train = "train" in parameters
+        self._takes_several = _num_required(parameters.values()) > 1
 
     def init(self, rngs: dict[str, Any], exmp_input: Any) -> dict[str, Any]:
         """Make the variables, boxed in partitioning metadata where the module has any."""
         kwargs: dict[str, Any] = {"train": False} if self._takes_train else {}
         with nn.logical_axis_rules(self._rules):
-            return dict(self.module.init(rngs, exmp_input, **kwargs))
+            return dict(self.module.init(rngs, *self._arguments(exmp_input), **kwargs))
 
     def unbox(self, variables: Any) -> Any:
         """The variables as plain arrays."""
@@ -70,7 +72,19 @@ class LinenAdapter:
 
     def predict(self, apply_fn: Callable, params: Any, inputs: Any) -> Any:
         """The model's output as in evaluation."""
-        return apply_fn({"params": params}, inputs, **({"train": False} if self._takes_train else {}))
+        kwargs: dict[str, Any] = {"train": False} if self._takes_train else {}
+        return apply_fn({"params": params}, *self._arguments(inputs), **kwargs)
+
+    def _arguments(self, inputs: Any) -> tuple[Any, ...]:
+        """A tuple is several arguments for a model that needs several, and one for all others."""
+        return tuple(inputs) if self._takes_several and isinstance(inputs, tuple) else (inputs,)
+
+
+def _num_required(parameters: Iterable[inspect.Parameter]) -> int:
+    """How many inputs a model's `__call__` cannot do without."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [one for one in parameters if one.kind in positional and one.default is inspect.Parameter.empty]
+    return len([one for one in required if one.name not in ("self", "train")])
 
 
 def _is_box(leaf: Any) -> bool:
