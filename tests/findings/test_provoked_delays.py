@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.findings.provoked import Delayed, found, train
+from tests.trainer.delay_clock import DELAY_S, NEVER_WAITS, DelayClock
 from tests.trainer.tiny import MSETrainer, make_loader
 from trackside.callbacks import Callback, CallbackConfig
 from trackside.clock import SYSTEM_CLOCK, ManualClock
@@ -15,25 +16,8 @@ from trackside.findings import Finding, RunFacts, compile_rules
 from trackside.profiling import TrainingProfiler
 from trackside.trainer import Batch
 
-DELAY_S = 0.1
 NUM_STEPS = 24
 """With the delay, more than the second that a verdict takes."""
-
-
-class DelayClock(ManualClock):
-    """Moves by delays only.
-
-    It starts before 0. The device is sampled from 0 on, by a thread that reads the clock at a moment left to chance.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(start=-1e6)
-
-    def timestamp(self) -> float:
-        return 1e9 + self.now()
-
-    def delay(self) -> None:
-        self.advance(DELAY_S)
 
 
 CLOCK = DelayClock()
@@ -45,7 +29,7 @@ class ClockedTrainer(MSETrainer):
 
 def findings_of(run: Path, *args: Any, **kwargs: Any) -> dict[str, Finding]:
     """What is found in a training on the clock, whose loop never waits for the device."""
-    return found(train(run, *args, **kwargs, trainer_class=ClockedTrainer, max_inflight_steps=1000))
+    return found(train(run, *args, **kwargs, trainer_class=ClockedTrainer, max_inflight_steps=NEVER_WAITS))
 
 
 class Slow(Callback):
