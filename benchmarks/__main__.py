@@ -1,43 +1,39 @@
-"""All benchmarks, one after the other: `make bench`."""
+"""The benchmarks, one after the other: `python -m benchmarks` for all (`make bench`), or the names of some."""
 
-from benchmarks import (
-    capture_cost,
-    checkpoint_cost,
-    compare_calibration,
-    decoding_cost,
-    idle_callbacks,
-    import_time,
-    ledger_cost,
-    loop_overhead,
-    many_hosts,
-    memory_sample,
-    recompile_sentinel,
-    run_reading,
-    share_truth,
-    step_truth,
-    timer_cost,
-    trace_analysis,
-    trace_truth,
+import argparse
+import importlib
+
+NAMES = (
+    "import_time",
+    "loop_overhead",
+    "idle_callbacks",
+    "ledger_cost",
+    "recompile_sentinel",
+    "checkpoint_cost",
+    "memory_sample",
+    "timer_cost",
+    "share_truth",
+    "step_truth",
+    "decoding_cost",
+    "capture_cost",
+    "trace_analysis",
+    "trace_truth",
+    "run_reading",
+    "many_hosts",
+    "compare_calibration",
 )
 
-for benchmark in (
-    import_time,
-    loop_overhead,
-    idle_callbacks,
-    ledger_cost,
-    recompile_sentinel,
-    checkpoint_cost,
-    memory_sample,
-    timer_cost,
-    share_truth,
-    step_truth,
-    decoding_cost,
-    capture_cost,
-    trace_analysis,
-    trace_truth,
-    run_reading,
-    many_hosts,
-    compare_calibration,
-):
-    benchmark.main()
-    print()
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"which to run; all if left out: {', '.join(NAMES)}")
+    names = parser.parse_args().names
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"unknown benchmarks {sorted(unknown)}; there are {', '.join(NAMES)}")
+    for name in names or NAMES:
+        importlib.import_module(f"benchmarks.{name}").main()
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()

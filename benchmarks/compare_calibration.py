@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--train", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--layers", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(arguments or [])
     if options.train:
         train(options.train, options.layers, options.steps)
         return

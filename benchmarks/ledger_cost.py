@@ -26,8 +26,12 @@ from benchmarks.loop_overhead import MLP, MSETrainer, WideMLP, make_batches, mak
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.ledger import Ledger
 from trackside.trainer import Batch
+from trackside.trainer.goal import Goal
+from trackside.trainer.interrupts import Interrupts, StopRequest
 from trackside.trainer.loop import TrainLoop
+from trackside.trainer.loop_plan import Instruments
 from trackside.trainer.step_meter import StepMeter
+from trackside.trainer.training import Training
 
 NUM_ROUNDS = 15
 
@@ -43,15 +47,19 @@ class NoMeter(StepMeter):
 
 
 class LoopWithoutLedger(TrainLoop):
-    """The loop as it would be if nobody wanted to know where the time goes."""
+    """The loop as it would be if nothing measured where the time goes."""
 
     def _run_until(self, boundary: float) -> bool:
-        position, window, now = self.position, self._window, self.clock.now
-        guard, batches, place, call = position.guard, position.batches, self.placement.place, self.call
-        assert guard is not None
-        assert batches is not None
-        next_log_step = self._log_plan.next_boundary(position.step)
-        while position.step < boundary and not self.status:
+        progress, cursor, window, now = self._progress, self._progress.cursor, self._window, self._clock.now
+        guard, batches, place, stop = (
+            progress.data.guard,
+            progress.data.batches,
+            self._placement.place_train,
+            self._stop,
+        )
+        call, max_inflight = self._call, self._plan.max_inflight_steps
+        next_log_step = self._log_plan.next_boundary(cursor.step)
+        while cursor.step < boundary and not stop.status:
             try:
                 batch = guard.protect(next(batches))
             except StopIteration:
@@ -59,55 +67,92 @@ class LoopWithoutLedger(TrainLoop):
             if self._is_first_call:
                 self._check_first(batch)
             batch = place(batch)
-            if len(window) >= self.max_inflight_steps:
+            if len(window) >= max_inflight:
                 np.asarray(window[0].report)
-            carry, vector = position.carry, position.vector
+            carry, vector = progress.carry, self._vector
             num_compiles, ready_s = self._compiles.num_events, now()
-            position.carry, position.vector = call(carry, vector, batch)
-            position.step += 1
-            record = CallRecord(position.step, 1, position.epoch, ready_s, now(), position.vector, batch)
+            try:
+                progress.carry, self._vector = call(carry, vector, batch)
+            except Exception:
+                self._placement.check_train_batch(batch)
+                raise
+            times_s = (ready_s, ready_s, ready_s, ready_s, now())
+            record = CallRecord(cursor.step + 1, 1, 0, cursor.epoch, *times_s, False, False, self._vector, batch)
+            cursor.step += 1
             window.append(record)
-            if position.step == next_log_step:
+            if cursor.step == next_log_step:
                 record.is_logged = True
-                position.vector = self.fresh_vector
-                next_log_step = self._log_plan.next_boundary(position.step)
+                self._vector = self._fresh_vector
+                next_log_step = self._log_plan.next_boundary(cursor.step)
             if self._compiles.num_events != num_compiles:
                 self._account_compile(record, (carry, vector, batch), num_compiles)
-            if len(window) > self.max_inflight_steps:
+            if len(window) > max_inflight:
                 self._retire(window.popleft())
             if guard.on_probation:
                 self._retire_all()
         return True
 
 
-class WithoutLedger(MSETrainer):
-    def _build_loop(self, train_loader: Any, val_loader: Any, goal: Any) -> TrainLoop:
-        loop = super()._build_loop(train_loader, val_loader, goal)
-        self.ledger.stop()
-        meter = NoMeter(Ledger(), self.logger, self.events, loop.max_inflight_steps, loop.position.time, lambda: None)
-        fields = {field.name: getattr(loop, field.name) for field in dataclasses.fields(loop)}
-        return LoopWithoutLedger(**{**fields, "meter": meter})
+class TrainingWithoutLedger(Training):
+    """A training with that loop, whose ledger is stopped."""
 
+    def _build_instruments(self, stop: StopRequest, interrupts: Interrupts) -> Instruments:
+        instruments = super()._build_instruments(stop, interrupts)
+        trainer, max_inflight = self._trainer, self._trainer.trainer_config.max_inflight_steps
+        trainer.ledger.stop()
+        meter = NoMeter(Ledger(), trainer.logger, trainer.measurements, trainer.progress.time, max_inflight)
+        return dataclasses.replace(instruments, meter=meter)
 
-class InstantStep(MSETrainer):
-    """Makes its first step; those after it return at once what it returned. What is left is the loop itself."""
-
-    def _build_loop(self, train_loader: Any, val_loader: Any, goal: Any) -> TrainLoop:
-        loop = super()._build_loop(train_loader, val_loader, goal)
-        made: list[Any] = []
-        make = loop.call
-
-        def call(carry: Any, vector: Any, batch: Any) -> Any:
-            if not made:
-                made.append(make(carry, vector, batch))
-            return made[0]
-
-        loop.call = call
+    def _build_loop(self, instruments: Instruments) -> TrainLoop:
+        loop = super()._build_loop(instruments)
+        loop.__class__ = LoopWithoutLedger
         return loop
 
 
-class InstantStepWithoutLedger(InstantStep, WithoutLedger):
-    pass
+class OtherTraining(MSETrainer):
+    """A trainer whose calls of `train_model` are others than usual."""
+
+    training_class: type[Training]
+
+    def train_model(self, train_loader: Any, *, num_train_steps: int) -> Any:
+        goal = Goal.of(None, num_train_steps, None, len(train_loader))
+        return self.training_class(self, goal, train_loader, None, None).run()
+
+
+class WithoutLedger(OtherTraining):
+    training_class = TrainingWithoutLedger
+
+
+def answer_instantly(loop: TrainLoop) -> TrainLoop:
+    """Let a loop make its first step only; those after it return what it returned. What is left is the loop itself."""
+    made: list[Any] = []
+    make = loop._call
+
+    def call(carry: Any, vector: Any, batch: Any) -> Any:
+        if not made:
+            made.append(make(carry, vector, batch))
+        return made[0]
+
+    loop._call = call
+    return loop
+
+
+class InstantTraining(Training):
+    def _build_loop(self, instruments: Instruments) -> TrainLoop:
+        return answer_instantly(super()._build_loop(instruments))
+
+
+class InstantTrainingWithoutLedger(TrainingWithoutLedger):
+    def _build_loop(self, instruments: Instruments) -> TrainLoop:
+        return answer_instantly(super()._build_loop(instruments))
+
+
+class InstantStep(OtherTraining):
+    training_class = InstantTraining
+
+
+class InstantStepWithoutLedger(OtherTraining):
+    training_class = InstantTrainingWithoutLedger
 
 
 def trainings(trainer: Any, batches: list[Batch], name: str, short: int, long: int) -> dict[str, Callable[[], None]]:

@@ -86,9 +86,9 @@ class SlowToolConfig(LoggerToolsConfig):
 class Saver(Callback):
     """Saves checkpoints, with a state that takes its time to gather, and knows how long the saves took without that."""
 
-    def __init__(self, folder: pathlib.Path, sleep: Sleep):
+    def __init__(self, folder: pathlib.Path, sleep: Sleep, finish_saving: Callable[[], None]):
         super().__init__(CallbackConfig())
-        self.folder, self.sleep = folder, sleep
+        self.folder, self.sleep, self.finish_saving = folder, sleep, finish_saving
         self.plan = Every(SAVE_EVERY_N_STEPS, "every_n_steps")
         self.own_s = 0.0
 
@@ -96,8 +96,7 @@ class Saver(Callback):
         start, slept_s = time.perf_counter(), self.sleep.slept_s
         self.trainer.save_checkpoint(self.folder, keep=lambda steps: [max(steps)])
         self.own_s += time.perf_counter() - start - (self.sleep.slept_s - slept_s)
-        for store in self.trainer._stores.values():  # nothing is left for the end of the training to wait for
-            store.wait()
+        self.finish_saving()  # nothing is left for the end of the training to wait for
 
     def state_dict(self) -> dict[str, Any]:
         self.sleep()
@@ -140,7 +139,7 @@ class Training:
     def found_s(self, part: str, sleep: Sleep) -> float:
         """What the ledger has more in the part that is delayed than it would have without the delay."""
         if part == "checkpointing":
-            saver = Saver(self.checkpoints, sleep)
+            saver = Saver(self.checkpoints, sleep, self.trainer.finish_saving)
             self._fit(self.epoch, callbacks=[saver])
             return self._part_s(part) - saver.own_s
         self.parts[part](Sleep(0.0))

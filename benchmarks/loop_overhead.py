@@ -16,10 +16,12 @@ every step, a key for every step, and rows on disk.
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import logging
 import os
 import pathlib
+import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -150,20 +152,27 @@ def trainer_run(
     log_path: pathlib.Path,
     log_every_n_steps: int,
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """The trainer, going on by `num_steps` at each call, and its compiled step without the trainer's loop."""
+    """The trainer, which trains `num_steps` more at each call, and its compiled step without the trainer's loop."""
     trainer = make_trainer(model_class, batches[0], log_path, log_every_n_steps)
     epoch = [batches[index % len(batches)] for index in range(num_steps)]
 
     def run() -> None:
         trainer.train_model(epoch, num_train_steps=trainer.global_step + num_steps)
 
+    layout = trainer.init_train_metrics().layout
+    call, progress = trainer.engine.train_call(layout), trainer.progress
+
     def run_bare() -> None:
-        position, vector = trainer._position, trainer._fresh_vector
+        vector = trainer.engine.fresh_vector(layout)
         for batch in epoch:
-            position.carry, vector = trainer._train_call(position.carry, vector, batch)
+            progress.carry, vector = call(progress.carry, vector, batch)
         jax.block_until_ready(vector)
 
     return run, run_bare
+
+
+def has_keras() -> bool:
+    return importlib.util.find_spec("keras") is not None
 
 
 def keras_fit(batches: list[Batch], num_steps: int) -> Callable[[], None]:
@@ -201,7 +210,7 @@ def measure(
             "trackside": every_50,
             "every step": every_1,
         }
-        if with_peer:
+        if with_peer and has_keras():
             contestants["keras fit"] = keras_fit(batches, num_steps)
         return race(contestants, num_steps, num_rounds)
 
@@ -214,12 +223,14 @@ def show(title: str, timings: dict[str, Timing]) -> None:
         print(f"  {timing.name:12} {timing.best_us:7.1f} us {timing.median_us:7.1f} us   {ratio:.2f}x")
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
-    small = measure(MLP, batch_size=8, num_steps=2000, num_rounds=arguments.rounds, with_peer=True)
+    num_rounds = parser.parse_args(arguments or []).rounds
+    small = measure(MLP, batch_size=8, num_steps=2000, num_rounds=num_rounds, with_peer=True)
     show("tiny step: MLP 64-64-1, batch 8, Adam, log every 50", small)
+    if not has_keras():
+        print("  keras fit: skipped, because keras is not installed (pip install --group bench)")
     overhead = small["trackside"].overhead_us(small["same work"])
     print(
         f"  overhead of the loop: {overhead:+.1f} us per step, {small['trackside'].ratio_to(small['same work']):.2f}x"
@@ -228,9 +239,9 @@ def main() -> None:
     print(f"  to its own compiled step in a bare loop: {overhead:+.1f} us per step")
     print(f"  to a loop that computes the loss only: {small['trackside'].ratio_to(small['loss only']):.2f}x")
     print(f"  logging every step against every 50: {small['every step'].ratio_to(small['trackside']):.2f}x")
-    large = measure(WideMLP, batch_size=256, num_steps=100, num_rounds=arguments.rounds)
+    large = measure(WideMLP, batch_size=256, num_steps=100, num_rounds=num_rounds)
     show("larger step: MLP 64-512-512-512-1, batch 256", large)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside import cli
+from trackside import cli, demo
 from trackside.demo import remove_earlier_run
 from trackside.errors import ConfigError
 from trackside.events import read_events
@@ -12,8 +12,14 @@ from trackside.run_layout import event_file_name
 
 
 @pytest.mark.slow
-def test_demo_learns_the_digits_and_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """The demo reaches over 95 %, calls its slow loader by name, compares its runs, and says where the reports are."""
+def test_demo_learns_the_digits_and_explains_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The demo reaches over 95 %, calls its slow loader by name, compares its runs, and says where the reports are.
+
+    A third of its epochs is enough for all of that.
+    """
+    monkeypatch.setattr(demo, "NUM_EPOCHS", 20)
     run_dir = tmp_path / "demo"
     assert cli.run(["demo", "--run-dir", str(run_dir), "trainer.enable_progress_bar=false"]) == 0
     out = capsys.readouterr().out

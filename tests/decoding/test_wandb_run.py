@@ -134,12 +134,14 @@ def test_a_training_logs_its_rows(wandb):
 
 
 @pytest.mark.slow
-def test_a_real_run_offline(monkeypatch, tmp_path):
+def test_a_real_run_offline(monkeypatch, tmp_path, caplog):
     """W&B itself takes what is logged, and its files are in save_dir."""
     wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB__SERVICE_WAIT", "300")  # how long W&B's own process may take to start
     arguments = TorchProblem().arguments | {"wandb_run_name": "my_experiment", "save_dir": tmp_path}
     train_decoding_torch(**arguments)
     assert wandb.run is None
+    assert "W&B" not in caplog.text
     wandb.teardown()  # only then has W&B's own process written everything
     (run_file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert b"my_experiment" in run_file.read_bytes()

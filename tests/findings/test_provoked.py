@@ -1,9 +1,11 @@
-"""Findings of real trainings: each made to have one fault, and one without any."""
+"""Findings of real trainings, on the machine's clock: each made to have one fault, and one without any.
 
-import gc
+Faults that are only delays of the host are in `test_provoked_delays`, on a clock of their own.
+"""
+
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import numpy as np
 import optax
 import pytest
 
-from tests.trainer.tiny import Linear, MSETrainer, make_batch, make_loader
+from tests.findings.provoked import Delayed, found, train
+from tests.trainer.tiny import MSETrainer, make_batch, make_loader
 from trackside.callbacks import (
     Callback,
     CallbackConfig,
@@ -22,19 +25,12 @@ from trackside.callbacks import (
     MemoryProfiler,
     ProfilingConfig,
 )
-from trackside.events import read_events
-from trackside.findings import Finding, RunFacts, capture_rules, compile_rules, facts_from_events, find, loop_rules
-from trackside.logger import LoggerConfig
-from trackside.profiling import TrainingProfiler
+from trackside.findings import Finding, RunFacts, capture_rules, compile_rules, loop_rules
 from trackside.profiling.capture import start_capture
-from trackside.run_layout import event_file_name
 from trackside.trainer import (
     Batch,
     ModelConfig,
     OptimizerConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    TrainerConfig,
     register_optimizer,
 )
 
@@ -43,22 +39,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_compile_cache")]
 DELAY_S = 0.02
 NUM_STEPS = 60
 """With the delay, enough for more than the second that a verdict takes."""
-
-
-class Delayed:
-    """A loader that does something before each batch."""
-
-    def __init__(self, batches: list[Batch], before_batch: Callable[[], object]):
-        self._batches = batches
-        self._before_batch = before_batch
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self._batches:
-            self._before_batch()
-            yield batch
 
 
 class Layers(nn.Module):
@@ -102,23 +82,6 @@ class Deep(nn.Module):
         return nn.Dense(1)(x)
 
 
-class Sleeper(Callback):
-    """Takes its time after each step."""
-
-    def __init__(self) -> None:
-        super().__init__(CallbackConfig(every_n_steps=1))
-
-    def on_filtered_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
-        time.sleep(DELAY_S)
-
-
-class Saver(Callback):
-    """Saves after each epoch, and keeps everything."""
-
-    def on_settled(self, epoch_idx: int, step_idx: int) -> None:
-        self.trainer.save_checkpoint()
-
-
 class Hoarder(Callback):
     """Keeps an array of every epoch."""
 
@@ -143,34 +106,6 @@ class HostHoarder(Callback):
 
     def on_filtered_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
         self.kept.append(np.ones(1 << 20))
-
-
-def train(
-    run: Path,
-    train_loader: Any,
-    val_loader: Any = None,
-    num_epochs: int = 1,
-    callbacks: list[Callback] | None = None,
-    log_every_n_steps: int = 50,
-    postprocess: Callable | None = None,
-    model_class: type = Linear,
-    optimizer: str = "sgd",
-) -> RunFacts:
-    """Train, and read the facts from the run's event file."""
-    logger = LoggerConfig(log_path=run, log_every_n_steps=log_every_n_steps)
-    trainer = MSETrainer(
-        TrainerConfig(logger=logger, enable_progress_bar=False),
-        ModelConfig(model_class=model_class, parallel=ParallelConfig(data_axis_size=1)),
-        OptimizerConfig(name=optimizer, scheduler=SchedulerConfig(name="constant", lr=1e-3)),
-        batch=make_batch(8),
-    )
-    trainer.logger.metric_postprocess_fn = postprocess
-    trainer.fit(train_loader, val_loader, num_epochs=num_epochs, callbacks=callbacks or [])
-    return facts_from_events(read_events(run / event_file_name(0)))
-
-
-def found(facts: RunFacts) -> dict[str, Finding]:
-    return {finding.id: finding for finding in find(facts)}
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +135,6 @@ def healthy(tmp_path_factory) -> dict[str, Finding]:
         "recompiling",
         "ragged_last_batch",
         "device_memory_growth",
-        "host_memory_growth",
         "optimizer_share_high",
         "recompute_share",
         "low_coverage",
@@ -215,55 +149,6 @@ def test_slow_loader_is_input_bound(tmp_path):
     """A loader that takes its time starves the device, severely."""
     facts = train(tmp_path, Delayed(make_loader(NUM_STEPS), lambda: time.sleep(DELAY_S)))
     assert found(facts)["input_bound"].severity == "severe"
-
-
-def test_loader_that_is_slow_to_start_idles_after_each_epoch(tmp_path):
-    """A loader that takes long to its first batch is told from the pauses between epochs."""
-
-    class SlowToStart(list):
-        def __iter__(self) -> Iterator[Batch]:
-            time.sleep(15 * DELAY_S)
-            return super().__iter__()
-
-    findings = found(train(tmp_path, SlowToStart(make_loader(10)), num_epochs=5))
-    assert findings["idle_after_epoch"].evidence["num_epochs"] == 4
-
-
-def test_callback_that_sleeps_dominates(tmp_path):
-    """A callback that takes its time is named, and the loader is not blamed."""
-    findings = found(train(tmp_path, make_loader(NUM_STEPS), callbacks=[Sleeper()]))
-    assert findings["callback_dominates"].subject == "Sleeper"
-    assert "input_bound" not in findings
-
-
-def test_slow_validation_dominates(tmp_path):
-    """A validation that takes longer than the training is told."""
-    validation = Delayed(make_loader(10), lambda: time.sleep(DELAY_S))
-    assert "validation_dominates" in found(train(tmp_path, make_loader(10), validation, num_epochs=8))
-
-
-def test_saving_all_the_time_dominates(tmp_path):
-    """Checkpoints after every few steps are told, not as the callback that asks for them."""
-    findings = found(train(tmp_path, make_loader(4), num_epochs=8, callbacks=[Saver(CallbackConfig())]))
-    assert "checkpointing_dominates" in findings
-    assert "callback_dominates" not in findings
-
-
-def test_dear_log_rows_are_too_many(tmp_path):
-    """Rows of every step that take long to log are told, with a cadence."""
-
-    def postprocess(metrics: dict[str, float]) -> dict[str, float]:
-        time.sleep(DELAY_S)
-        return metrics
-
-    findings = found(train(tmp_path, make_loader(NUM_STEPS), log_every_n_steps=1, postprocess=postprocess))
-    assert findings["logging_too_often"].evidence["log_every_n_steps"] == 1
-
-
-def test_garbage_collection_is_told(tmp_path):
-    """A loader that collects garbage at each batch is told of that."""
-    facts = train(tmp_path, Delayed(make_loader(25), lambda: (time.sleep(DELAY_S), gc.collect())))
-    assert "garbage_collection" in found(facts)
 
 
 def test_ragged_last_batch_is_told_as_that(tmp_path):
@@ -313,16 +198,25 @@ def test_host_arrays_that_are_let_go_are_no_growth(tmp_path):
     assert "host_memory_growth" not in hoard(tmp_path, num_kept=2)
 
 
+class SlowToPlace(MSETrainer):
+    """Takes a millisecond to place each batch."""
+
+    def init_mesh(self, model_config: ModelConfig, mesh: Any = None) -> None:
+        super().init_mesh(model_config, mesh)
+        place = self.placement.place_train
+
+        def place_slowly(batch: Batch) -> Batch:
+            time.sleep(0.001)
+            return place(batch)
+
+        self.placement.place_train = place_slowly
+
+
 def test_tiny_steps_are_dispatch_bound(tmp_path, monkeypatch):
     """Steps that compute for less time than it takes to call them leave the device idle, which is seen."""
-
-    def slow_to_place(batch: Batch) -> Batch:
-        time.sleep(0.001)
-        return batch
-
-    monkeypatch.setattr("trackside.trainer.batch_placement._as_it_is", slow_to_place)
     monkeypatch.setattr(loop_rules, "MAX_CALL_COST_S", 0.1)  # on a busy machine, a sleep may last
-    finding = found(train(tmp_path, make_loader(100) * 12, log_every_n_steps=1000))["dispatch_bound"]
+    facts = train(tmp_path, make_loader(100) * 12, log_every_n_steps=1000, trainer_class=SlowToPlace)
+    finding = found(facts)["dispatch_bound"]
     assert finding.evidence["device_idle_for_dispatch_share"] > loop_rules.MIN_IDLE_FOR_DISPATCH
     assert finding.evidence["device_busy_per_step_s"] < loop_rules.MAX_SMALL_STEP_S
 
@@ -333,15 +227,6 @@ def test_layers_that_are_written_out_are_slow_to_compile(tmp_path, monkeypatch):
     findings = found(train(tmp_path, make_loader(10), model_class=Deep))
     assert "slow_compile" in findings
     assert "recompiling" not in findings
-
-
-def test_a_compile_that_is_a_small_part_of_the_run_is_not_slow(tmp_path, monkeypatch):
-    """However short it may be, as long as the run is much longer."""
-    monkeypatch.setattr(compile_rules, "MIN_COMPILE_S", 0.0)
-    facts = train(tmp_path, Delayed(make_loader(4 * NUM_STEPS), lambda: time.sleep(DELAY_S)))
-    assert facts.ledger is not None
-    assert facts.ledger.parts["compile"] > 0
-    assert "slow_compile" not in found(facts)
 
 
 def profile_of(tmp_path: Path, model_class: type, batch_size: int, optimizer: str) -> RunFacts:
@@ -397,31 +282,3 @@ def test_operations_that_the_compiler_made_are_low_coverage(tmp_path):
 def test_operations_that_say_where_they_come_from_are_no_low_coverage(tmp_path):
     """Products and functions of their numbers are all told."""
     assert "low_coverage" not in found(capture_of(tmp_path, lambda x: jax.numpy.tanh(x @ x)))
-
-
-def timed_loop(data_s: float, loss_s: float, rest_s: float) -> set[str]:
-    """What is found in a hand-written loop, with timers, whose parts take their time."""
-    profiler = TrainingProfiler(log_to_wandb=False)
-    for _ in range(20):
-        with profiler.time("data_batch_production"):
-            time.sleep(data_s)
-        with profiler.time("make_step_total"):
-            with profiler.time("loss_fn_computation"):
-                time.sleep(loss_s)
-            time.sleep(rest_s)
-    return set(found(RunFacts(timers=profiler.get_summary())))
-
-
-@pytest.mark.parametrize(
-    ("parts", "expected"),
-    [
-        ({"data_s": 0.02, "loss_s": 0.004, "rest_s": 0.001}, {"high_data_batch_production"}),
-        ({"data_s": 0.001, "loss_s": 0.02, "rest_s": 0.001}, {"high_loss_fn_computation"}),
-        ({"data_s": 0.001, "loss_s": 0.002, "rest_s": 0.02}, {"high_make_step_total"}),
-        ({"data_s": 0.01, "loss_s": 0.02, "rest_s": 0.012}, set()),
-    ],
-    ids=["data", "loss", "step", "none"],
-)
-def test_timers_of_a_loop_tell_what_takes_long(parts, expected):
-    """The three of the guide, each where it is so, and none where nothing stands out."""
-    assert timed_loop(**parts) == expected

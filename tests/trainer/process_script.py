@@ -1,7 +1,8 @@
-"""Trainings by several processes: `python -m tests.trainer.process_script SCENARIO FOLDER NUM INDEX PORT DEVICES`.
+"""Trainings by two processes: `python -m tests.trainer.process_script SCENARIO FOLDER INDEX PORT DEVICES`.
 
-Each of the NUM processes has DEVICES devices and its own rows of every batch. What came out is the last line that it
-prints, as JSON. One process without the others takes all rows, which is what the others are compared with.
+Each of the two processes has DEVICES devices and its own rows of every batch. What came out is the last line that it
+prints, as JSON. `undisturbed` and `wide` also run in the process of the tests, which takes all rows: that is what the
+others are compared with.
 """
 
 import json
@@ -25,7 +26,9 @@ from trackside.logger import LoggerConfig
 from trackside.trainer import Batch, ParallelConfig
 
 NUM_STEPS = 20
-SPLIT = ParallelConfig(data_axis_size=-1, fsdp_axis_size=2, fsdp_min_weight_size=4)
+WHOLE = ParallelConfig(data_axis_size=2)
+SPLIT = ParallelConfig(data_axis_size=1, fsdp_axis_size=2, fsdp_min_weight_size=4)
+WIDE = ParallelConfig(data_axis_size=4)
 
 
 def part_of(batch: Batch) -> Batch:
@@ -120,19 +123,38 @@ def train(trainer: Any, num_steps: int = NUM_STEPS, **loaders: Any) -> dict[str,
     return outcome(trainer, trainer.train_model(**loaders, num_train_steps=num_steps))
 
 
-def together(folder: Path) -> dict[str, Any]:
-    """Nothing goes wrong: data parallel, split parameters, a resumed training, decisions to stop."""
-    best = CheckpointConfig(monitor="val_loss", every_n_steps=4, save_top_k=2)
-    split = build(folder, "fsdp", best, parallel=SPLIT)
-    found = {"dp": train(build(folder, "dp", best)), "fsdp": train(split)}
+BEST = CheckpointConfig(monitor="val_loss", every_n_steps=4, save_top_k=2)
+
+
+def undisturbed(folder: Path) -> dict[str, Any]:
+    """Trainings on two devices: data parallel, and with split parameters."""
+    split = build(folder, "fsdp", BEST, parallel=SPLIT)
+    found = {"dp": train(build(folder, "dp", BEST, parallel=WHOLE)), "fsdp": train(split)}
     found["fsdp"]["predicted"] = split.predict(loader(2, 50)).ravel().tolist()
     split.export_params(folder / "params.safetensors")
-    train(build(folder, "resumed", best, parallel=SPLIT), 12, train_loader=Placed(loader(10)))
-    resumed = build(folder, "resumed", best, parallel=SPLIT, resume="must")
+    return found
+
+
+def together(folder: Path) -> dict[str, Any]:
+    """Undisturbed trainings, a resumed one, one that decides to stop, and one of which one process gets a SIGTERM."""
+    found = undisturbed(folder)
+    train(build(folder, "resumed", BEST, parallel=SPLIT), 12, train_loader=Placed(loader(10)))
+    resumed = build(folder, "resumed", BEST, parallel=SPLIT, resume="must")
     found["resumed"] = train(resumed, train_loader=Placed(loader(10)))
     early = EarlyStoppingConfig(monitor="val_loss", stopping_threshold=1e6)
     found["early"] = train(build(folder, "early", early))
+    found["terminated"] = terminated(folder)
     return found
+
+
+def terminated(folder: Path) -> dict[str, Any]:
+    """One process gets a SIGTERM."""
+    disturbance = DisturbanceConfig(process=1, signal=signal.SIGTERM, at_step=7)
+    trainer = build(folder, "terminated", CheckpointConfig(), disturbance)
+    try:
+        return train(trainer)
+    except SystemExit as stop:
+        return {**outcome(trainer), "code": stop.code}
 
 
 def failure(train_it: Callable[[], Any]) -> str:
@@ -144,7 +166,10 @@ def failure(train_it: Callable[[], Any]) -> str:
 
 
 def refused(folder: Path) -> dict[str, Any]:
-    """Data that do not go together, a folder in use, a batch that is not finite, a clock that is ahead."""
+    """Data that do not go together, a folder in use, a batch that is not finite, a clock that is ahead.
+
+    And, to start no other processes for it, a training on more devices than processes.
+    """
     index = jax.process_index()
     found: dict[str, Any] = {
         "longer": failure(lambda: build(folder, "longer").train_model(loader(10 + index), num_epochs=1)),
@@ -167,23 +192,15 @@ def refused(folder: Path) -> dict[str, Any]:
     found["nan"] = [trainer.status, trainer.global_step]
     minutes = CheckpointConfig(every_n_epochs=-1, every_n_minutes=1e6 if index else 1e-6, save_top_k=-1)
     train(build(folder, "minutes", minutes), 40)
+    found["wide"] = wide(folder)
     return found
 
 
 def wide(folder: Path) -> dict[str, Any]:
     """A training on more devices than processes, with batches of one row per device."""
     small = {"train_loader": loader(10, size=4), "val_loader": loader(2, 50, size=4), "test_loader": None}
-    return {"dp": train(build(folder, "wide", CheckpointConfig(), batch=part_of(make_batch(4))), **small)}
-
-
-def terminated(folder: Path) -> dict[str, Any]:
-    """One process gets a SIGTERM."""
-    disturbance = DisturbanceConfig(process=1, signal=signal.SIGTERM, at_step=7)
-    trainer = build(folder, "terminated", CheckpointConfig(), disturbance)
-    try:
-        return train(trainer)
-    except SystemExit as stop:
-        return {**outcome(trainer), "code": stop.code}
+    trainer = build(folder, "wide", CheckpointConfig(), batch=part_of(make_batch(4)), parallel=WIDE)
+    return train(trainer, **small)
 
 
 def killed(folder: Path) -> dict[str, Any]:
@@ -206,22 +223,19 @@ def disturbed(folder: Path, name: str, disturbance: DisturbanceConfig) -> dict[s
 
 
 def continued(folder: Path) -> dict[str, Any]:
-    """All trainings that were disturbed go on."""
+    """All trainings that were disturbed continue."""
     names = ("terminated", "killed", "all_killed", "failed")
     return {name: train(build(folder, name, CheckpointConfig(), resume="must")) for name in names}
 
 
-SCENARIOS = {one.__name__: one for one in (together, refused, wide, terminated, killed, all_killed, failed, continued)}
+SCENARIOS = {one.__name__: one for one in (together, refused, killed, all_killed, failed, continued)}
 
 
 def main() -> None:
     scenario, folder = sys.argv[1], Path(sys.argv[2])
-    num_processes, index, port, num_devices = (int(argument) for argument in sys.argv[3:7])
+    index, port, num_devices = (int(argument) for argument in sys.argv[3:6])
     jax.config.update("jax_num_cpu_devices", num_devices)
-    if num_processes > 1:
-        jax.distributed.initialize(
-            f"127.0.0.1:{port}", num_processes, index, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10
-        )
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, index, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10)
     found = SCENARIOS[scenario](folder)
     print(json.dumps(found), flush=True)
 

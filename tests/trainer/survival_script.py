@@ -64,10 +64,8 @@ class Signal(Callback):
             os.kill(os.getpid(), self.config.signal)
 
 
-def main() -> None:
-    flags.FLAGS.mark_as_parsed()  # grain's workers read absl flags, which no command line has parsed here
-    root, num_workers, signalled = Path(sys.argv[1]), int(sys.argv[2]), [int(number) for number in sys.argv[3:5]]
-    trainer = make_trainer(
+def build(root: Path, signalled: list[int]) -> Any:
+    return make_trainer(
         logger=LoggerConfig(log_path=root, log_every_n_steps=1, log_tools=TOOLS if signalled else []),
         callbacks=[
             CheckpointConfig(every_n_steps=SAVED_EVERY, save_top_k=2),
@@ -76,11 +74,21 @@ def main() -> None:
         resume="auto",
         lr=0.01,
     )
-    print("READY", flush=True)
-    val_loader = make_loader(1, seed=50) if signalled else None
+
+
+def train(trainer: Any, num_workers: int, val_loader: list[Batch] | None = None) -> list[str]:
+    """Train to the end, and give the final parameters, bit by bit."""
     trainer.train_model(make_dataset(num_workers), val_loader, num_epochs=NUM_EPOCHS, steps_per_epoch=STEPS_PER_EPOCH)
     leaves = jax.tree.leaves(trainer.state.params)
-    print("FINAL", [float(number).hex() for leaf in leaves for number in np.asarray(leaf).ravel()], flush=True)
+    return [float(number).hex() for leaf in leaves for number in np.asarray(leaf).ravel()]
+
+
+def main() -> None:
+    flags.FLAGS.mark_as_parsed()  # grain's workers read absl flags, which no command line has parsed here
+    root, num_workers, signalled = Path(sys.argv[1]), int(sys.argv[2]), [int(number) for number in sys.argv[3:5]]
+    trainer = build(root, signalled)
+    print("READY", flush=True)
+    print("FINAL", train(trainer, num_workers, make_loader(1, seed=50) if signalled else None), flush=True)
 
 
 if __name__ == "__main__":

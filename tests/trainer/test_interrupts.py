@@ -13,6 +13,7 @@ from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig
 from trackside.errors import CheckpointError, ConfigError
 from trackside.logger import FileLoggerConfig, LoggerConfig
+from trackside.runs import open_run
 from trackside.trainer import checkpoint_store
 from trackside.trainer.checkpoint_store import CheckpointStore
 
@@ -35,8 +36,8 @@ class Sending(Callback):
 
 
 def build(folder: Path, **config: Any) -> Any:
-    saving = CheckpointConfig(every_n_epochs=1)
-    return make_trainer(logger=LoggerConfig(log_path=folder), callbacks=[saving], **{"resume": "auto", **config})
+    defaults = {"resume": "auto", "callbacks": [CheckpointConfig(every_n_epochs=1)]}
+    return make_trainer(logger=LoggerConfig(log_path=folder), **{**defaults, **config})
 
 
 def saved(folder: Path) -> list[int]:
@@ -145,7 +146,7 @@ def test_handlers_are_given_back(tmp_path: Path) -> None:
 
 
 def test_refused_start_closes_the_tools(tmp_path: Path) -> None:
-    """A training that fails before its loop leaves no file open, and its run is marked as an error."""
+    """A training that fails before its loop leaves no file open, and its run has not started."""
     logger = LoggerConfig(log_path=tmp_path, log_tools=[FileLoggerConfig()])
     trainer = make_trainer(logger=logger, resume="must", callbacks=[CheckpointConfig()])
     tool = trainer.logger.tools[0]
@@ -153,17 +154,19 @@ def test_refused_start_closes_the_tools(tmp_path: Path) -> None:
         trainer.fit(make_loader(2))
     assert not trainer.logger.is_open
     assert tool._tables == {}
-    assert status(tmp_path) == "error"
+    assert open_run(tmp_path).status == "not started"
     with pytest.raises(ConfigError):
         trainer.fit(make_loader(2), num_epochs=1, num_train_steps=3)
 
 
 def test_refused_start_leaves_a_finished_run_as_it_is(tmp_path: Path) -> None:
     """A run that was a success stays one when a second start in its folder is refused."""
-    build(tmp_path).fit(make_loader(2))
+    folder, saved = tmp_path / "run", str(tmp_path / "saved")
+    build(folder, callbacks=[CheckpointConfig(dirpath=saved)]).fit(make_loader(2))
     with pytest.raises(CheckpointError, match="resume='never'"):
-        build(tmp_path, resume="never").fit(make_loader(2))
-    assert status(tmp_path) == "success"
+        build(folder, resume="never", callbacks=[CheckpointConfig(dirpath=saved)]).fit(make_loader(2))
+    assert status(folder) == "success"
+    assert open_run(tmp_path / "run-2").status == "not started"
 
 
 SCRIPT = """

@@ -1,14 +1,16 @@
-"""Where the time of a training went: real delays are put into one part, and are found there."""
+"""Where the time of a training went, as its totals, its rows and its warnings say.
+
+That a delay is found in its part alone is in `test_injected_delays`.
+"""
 
 import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.trainer.delay_clock import DELAY_S, NEVER_WAITS, DelayClock
 from tests.trainer.tiny import MSETrainer, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, ModelCheckpoint
 from trackside.logger import LoggerConfig
@@ -17,42 +19,47 @@ from trackside.profiling.ledger import LedgerTotals
 from trackside.trainer import Batch, step_meter
 
 NUM_STEPS = 30
-DELAY_S = 0.02
+CLOCK = DelayClock()
 
 
-class SlowLoader:
-    """A loader that takes its time for each batch."""
-
-    def __init__(self, num_batches: int, delay_s: float):
-        self._batches = make_loader(num_batches)
-        self._delay_s = delay_s
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self._batches:
-            time.sleep(self._delay_s)
-            yield batch
+class ClockedTrainer(MSETrainer):
+    clock = CLOCK
 
 
-class Sleeper(Callback):
-    """Takes its time in a hook."""
+class Slow(Callback):
+    """Takes its time in a hook, or when its state is saved.
 
-    def __init__(self, **hooks: float):
+    Args:
+        where: `step`, `validation` or `save`.
+    """
+
+    def __init__(self, where: str = ""):
         super().__init__(CallbackConfig())
-        self._hooks = hooks
+        self._where = where
+
+    def _delay_in(self, where: str) -> None:
+        if where == self._where:
+            CLOCK.delay()
 
     def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
-        time.sleep(self._hooks.get("step", 0.0))
+        self._delay_in("step")
 
     def on_validation_epoch_end(self, eval_metrics: dict[str, Any], epoch_idx: int, step_idx: int) -> None:
-        time.sleep(self._hooks.get("validation", 0.0))
+        self._delay_in("validation")
+
+    def state_dict(self) -> dict[str, Any]:
+        self._delay_in("save")
+        return {}
 
 
-def train(tmp_path: Path | None = None, loader: Any = None, **kwargs: Any) -> LedgerTotals:
-    trainer = make_trainer(logger=None if tmp_path is None else LoggerConfig(log_path=tmp_path))
-    trainer.fit(make_loader(NUM_STEPS) if loader is None else loader, **kwargs)
+def train(tmp_path: Path | None = None, trainer_class: type[MSETrainer] = MSETrainer, **kwargs: Any) -> LedgerTotals:
+    """Where the time of a training went; with a folder, a row of each step is logged to it."""
+    trainer = make_trainer(
+        trainer_class,
+        logger=None if tmp_path is None else LoggerConfig(log_path=tmp_path, log_every_n_steps=1),
+        max_inflight_steps=2 if trainer_class is MSETrainer else NEVER_WAITS,
+    )
+    trainer.fit(make_loader(NUM_STEPS), **kwargs)
     return trainer.ledger_totals
 
 
@@ -85,39 +92,34 @@ def test_samples_of_batches_that_begin_with_a_number() -> None:
     assert trainer.ledger_totals.num_samples == NUM_STEPS * 8
 
 
+class SlowToTrace(ClockedTrainer):
+    """Takes its time to trace the loss, which happens in the first call of the step."""
+
+    def loss_function(self, *args: Any, **kwargs: Any) -> Any:
+        CLOCK.delay()
+        return super().loss_function(*args, **kwargs)
+
+
 def test_compile_is_a_part_of_its_own() -> None:
     """Compiling the step counts as that, not as dispatch."""
-    totals = train()
-    assert totals.parts["compile"] > 10 * totals.parts["dispatch"]
-
-
-def test_slow_loader_is_data_wait() -> None:
-    """What a loader takes is data wait, and the device idles meanwhile for that reason."""
-    totals = train(loader=SlowLoader(NUM_STEPS, DELAY_S))
-    assert totals.parts["data_wait"] >= NUM_STEPS * DELAY_S
-    assert totals.idle_share is not None
-    assert totals.idle_share > 0.5
-    assert max(totals.idle_by_reason, key=lambda reason: totals.idle_by_reason[reason]) == "data_wait"
-
-
-def test_slow_callback_is_named() -> None:
-    """What a callback takes is counted under its name."""
-    totals = train(callbacks=[Sleeper(step=DELAY_S)])
-    assert totals.parts["callback/Sleeper"] >= NUM_STEPS * DELAY_S
+    totals = train(trainer_class=SlowToTrace)
+    assert totals.parts["compile"] == pytest.approx(DELAY_S)
+    assert totals.parts["dispatch"] == pytest.approx(0.0)
 
 
 def test_callback_inside_validation_counts_for_itself() -> None:
     """A hook that is called by validation is the callback's time, and no part of validation's."""
-    totals = train(val_loader=make_loader(1), callbacks=[Sleeper(validation=10 * DELAY_S)])
-    assert totals.parts["callback/Sleeper"] >= 10 * DELAY_S
-    assert totals.parts["validation"] > 0
+    totals = train(trainer_class=ClockedTrainer, val_loader=make_loader(1), callbacks=[Slow("validation")])
+    assert totals.parts["callback/Slow"] == pytest.approx(DELAY_S)
+    assert totals.parts["validation"] == pytest.approx(0.0)
 
 
 def test_checkpoint_counts_as_checkpointing(tmp_path: Path) -> None:
-    """What a checkpoint takes is no part of the callback that asks for it."""
-    config = CheckpointConfig(dirpath=str(tmp_path / "checkpoints"), every_n_steps=5)
-    totals = train(callbacks=[ModelCheckpoint(config)])
-    assert totals.parts["checkpointing"] > totals.parts["callback/ModelCheckpoint"]
+    """What a checkpoint takes is no part of the callback that asks for it, nor of the one whose state is saved."""
+    keeper = ModelCheckpoint(CheckpointConfig(dirpath=str(tmp_path / "checkpoints"), every_n_steps=NUM_STEPS // 2))
+    totals = train(trainer_class=ClockedTrainer, callbacks=[keeper, Slow("save")])
+    assert totals.parts["checkpointing"] == pytest.approx(2 * DELAY_S)
+    assert totals.wall_s == pytest.approx(2 * DELAY_S)
 
 
 def test_totals_and_rows_are_logged(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_timers_of_the_users_code_are_in_the_run(tmp_path: Path, monkeypatch: py
     """What the process's own profiler logs during a training is in its event file, and not after it."""
     monkeypatch.setattr("trackside.profiling.timers.training_profiler._global", None)
 
-    class Timed(Sleeper):
+    class Timed(Slow):
         def on_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
             with timers.get_profiler().time("augmentation"):
                 pass
@@ -164,14 +166,12 @@ def test_timers_of_the_users_code_are_in_the_run(tmp_path: Path, monkeypatch: py
     assert timers.get_profiler().events is None
 
 
-def test_what_is_severe_is_told_once_during_training(
+def test_what_is_severe_is_reported_once_during_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While there is time to do something about it, and not again each time that it is looked at."""
     monkeypatch.setattr(step_meter, "SAVE_EVERY_S", 0.0)
-    monkeypatch.setattr(step_meter, "LOG_EVERY_S", 0.2)
-    train(tmp_path, SlowLoader(4 * NUM_STEPS, DELAY_S))
-    assert (
-        len([record for record in caplog.records if "input-bound" in record.message and record.levelname == "WARNING"])
-        == 1
-    )
+    train(tmp_path, trainer_class=ClockedTrainer, callbacks=[Slow("step")])
+    assert len(rows_of(tmp_path, "ledger")) > NUM_STEPS // 2
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len([record for record in warnings if "the callback Slow" in record.getMessage()]) == 1

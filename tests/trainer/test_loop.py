@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.trainer.delay_clock import DELAY_S, DelayClock
 from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig
 from trackside.errors import ConfigError, DataError
@@ -131,12 +132,20 @@ def test_rows_reach_over_epochs(tmp_path: Path) -> None:
 
 
 def test_log_rows_carry_epoch_and_step_time(run_config: LoggerConfig) -> None:
-    """Each row has the epoch and the seconds per step."""
-    trainer = make_trainer(logger=run_config)
-    trainer.train_model(make_loader(2), num_epochs=2)
+    """Each row has the epoch and the seconds per step, of which there are as many as the loader takes."""
+    clock = DelayClock()
+
+    class SlowLoader(list[Batch]):
+        def __iter__(self) -> Iterator[Batch]:
+            for batch in super().__iter__():
+                clock.delay()
+                yield batch
+
+    trainer = make_trainer(type("ClockedTrainer", (MSETrainer,), {"clock": clock}), logger=run_config)
+    trainer.train_model(SlowLoader(make_loader(4)), num_epochs=2)
     rows = rows_of(run_config.log_path, mode="train")
-    assert [row["values"]["epoch"] for row in rows] == [1, 1, 2, 2]
-    assert all(row["values"]["step_time"] >= 0 for row in rows)
+    assert [row["values"]["epoch"] for row in rows] == [1] * 4 + [2] * 4
+    assert sum(row["values"]["step_time"] for row in rows) == pytest.approx(8 * DELAY_S)
 
 
 def test_step_compiles_once(run_config: LoggerConfig) -> None:
@@ -144,7 +153,7 @@ def test_step_compiles_once(run_config: LoggerConfig) -> None:
     trainer = make_trainer(logger=run_config)
     trainer.train_model(make_loader(4), make_loader(1), num_epochs=2)
     trainer.train_model(make_loader(4), make_loader(1), num_epochs=4)
-    assert trainer.engine.train_call(trainer.init_train_metrics().layout)._cache_size() == 1
+    assert [row["function"] for row in rows_of(run_config.log_path, "compile")].count("train_step") == 1
 
 
 @pytest.mark.parametrize("has_length", [True, False])

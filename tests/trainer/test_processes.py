@@ -1,6 +1,7 @@
 """Two processes that train one model: the same numbers as one, and an end to everything that goes wrong.
 
-Each pair of processes is started once, and many things are checked on what it has printed and left on disk.
+Each pair of processes is started once, and many things are checked on what it has printed and left on disk. What they
+are compared with is trained in the process of the tests.
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.trainer.process_script import NUM_STEPS, build, outcome
+from tests.trainer.process_script import NUM_STEPS, build, outcome, undisturbed, wide
 from tests.trainer.tiny import rows_of
 from trackside.events import read_events
 from trackside.run_layout import event_file_name
@@ -28,13 +29,14 @@ pytestmark = pytest.mark.slow
 Found = dict[str, Any]
 
 
-def start(scenario: str, folder: Path, num_processes: int, num_devices: int) -> list[subprocess.Popen[str]]:
+def start(scenario: str, folder: Path, num_devices: int = 1) -> list[subprocess.Popen[str]]:
+    """Two processes with one scenario."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
     environment.pop("XLA_FLAGS", None)  # the suite's eight devices
-    command = [sys.executable, "-m", "tests.trainer.process_script", scenario, str(folder), str(num_processes)]
+    command = [sys.executable, "-m", "tests.trainer.process_script", scenario, str(folder)]
     return [
         subprocess.Popen(
             [*command, str(index), str(port), str(num_devices)],
@@ -43,7 +45,7 @@ def start(scenario: str, folder: Path, num_processes: int, num_devices: int) -> 
             text=True,
             env=environment,
         )
-        for index in range(num_processes)
+        for index in range(2)
     ]
 
 
@@ -80,13 +82,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pair(folder: Path) -> list[Found]:
     """What two processes with one device each have found."""
-    return results(start("together", folder, 2, 1))
+    return results(start("together", folder))
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What one process with two devices has found."""
-    return results(start("together", tmp_path_factory.mktemp("alone"), 1, 2))[0]
+    """What this process has found, on two of its devices."""
+    return undisturbed(tmp_path_factory.mktemp("alone"))
 
 
 @pytest.mark.parametrize("name", ["dp", "fsdp"])
@@ -134,7 +136,7 @@ def test_each_process_logs_the_same_losses(pair: list[Found], folder: Path) -> N
 
 
 def test_resumed_training_ends_as_an_undisturbed_one(pair: list[Found]) -> None:
-    """With parameters split over the processes, a training that goes on from a checkpoint ends with the same bits."""
+    """With parameters split over the processes, a training resumed from a checkpoint ends with the same bits."""
     assert pair[0]["resumed"]["params"] == pair[0]["fsdp"]["params"]
 
 
@@ -157,29 +159,27 @@ def test_early_stopping_stops_both(pair: list[Found]) -> None:
     assert [found["early"]["step"] for found in pair] == [10, 10]
 
 
-def test_more_devices_than_processes(tmp_path: Path) -> None:
-    """With two devices each, the same numbers as one process with four, up to the order of sums."""
-    pair, alone = start("wide", tmp_path / "pair", 2, 2), start("wide", tmp_path / "alone", 1, 4)
-    found, expected = results(pair), results(alone)[0]
-    assert found[0]["dp"]["params"] == found[1]["dp"]["params"]
-    for mine, theirs in zip(found[0]["dp"]["params"], expected["dp"]["params"], strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
-    np.testing.assert_allclose(
-        found[0]["dp"]["results"]["val_epoch_2"]["loss"], expected["dp"]["results"]["val_epoch_2"]["loss"], rtol=1e-5
-    )
-
-
 @pytest.fixture(scope="module")
 def refused(folder: Path) -> list[Found]:
-    """What two processes with two devices each were told about data that cannot work."""
-    return results(start("refused", folder, 2, 2))
+    """What two processes with two devices each have found: about data that cannot work, above all."""
+    return results(start("refused", folder, num_devices=2))
+
+
+def test_more_devices_than_processes(refused: list[Found], tmp_path: Path) -> None:
+    """With two devices each, the same numbers as one process with four, up to the order of sums."""
+    found, expected = [one["wide"] for one in refused], wide(tmp_path)
+    assert found[0]["params"] == found[1]["params"]
+    for mine, theirs in zip(found[0]["params"], expected["params"], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    losses = [one["results"]["val_epoch_2"]["loss"] for one in (found[0], expected)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("longer", "DataError: train_loader, batches: [10, 11] by process"),
-        ("larger", "DataError: data_loader, examples to evaluate: [4, 8] by process"),
+        ("larger", "DataError: val_loader, examples to evaluate: [4, 8] by process"),
         ("unequal", "DataError: train_loader, examples per batch: [4, 8] by process"),
         ("ragged", "DataError: batch of 2 examples: not divisible by the 4 devices"),
         ("alone", "ConfigError: CheckpointConfig.main_process_only=True"),
@@ -222,27 +222,27 @@ def test_minutes_are_those_of_the_first_process(refused: list[Found], folder: Pa
     assert CheckpointStore(folder / "minutes" / "checkpoints").steps() == [16, 32]
 
 
-@pytest.fixture(scope="module")
-def terminated(folder: Path) -> list[Found]:
-    """What two processes have found of which one got a SIGTERM."""
-    return results(start("terminated", folder, 2, 1))
-
-
-def test_sigterm_to_one_stops_both(terminated: list[Found]) -> None:
+def test_sigterm_to_one_stops_both(pair: list[Found]) -> None:
     """Both stop after the same step, as interrupted, and exit as SIGTERM asks for."""
-    assert terminated[0] == terminated[1]
-    assert (terminated[0]["status"], terminated[0]["code"]) == ("interrupted", 143)
+    first, second = (found["terminated"] for found in pair)
+    assert first == second
+    assert (first["status"], first["code"]) == ("interrupted", 143)
 
 
-def test_sigterm_saves(terminated: list[Found], folder: Path) -> None:
+def test_sigterm_saves(pair: list[Found], folder: Path) -> None:
     """The step at which they stopped is saved, and it is not the last one of the training."""
-    assert CheckpointStore(folder / "terminated" / "checkpoints").steps()[-1] == terminated[0]["step"] < NUM_STEPS
+    saved = CheckpointStore(folder / "terminated" / "checkpoints").steps()[-1]
+    assert saved == pair[0]["terminated"]["step"] < NUM_STEPS
 
 
 @pytest.fixture(scope="module")
 def exit_codes(folder: Path) -> dict[str, list[int]]:
-    """How the processes ended of which one, or both, were killed or failed."""
-    return {name: finish(start(name, folder, 2, 1))[2] for name in ("killed", "all_killed", "failed")}
+    """How the processes ended of which one, or both, were killed or failed.
+
+    All start at once: most of the time, those that are left only wait for a heartbeat.
+    """
+    started = {name: start(name, folder) for name in ("killed", "all_killed", "failed")}
+    return {name: finish(processes)[2] for name, processes in started.items()}
 
 
 def test_a_killed_process_ends_the_other(exit_codes: dict[str, list[int]]) -> None:
@@ -258,14 +258,14 @@ def test_a_failed_process_ends_the_other(exit_codes: dict[str, list[int]], folde
 
 
 @pytest.fixture(scope="module")
-def continued(terminated: list[Found], exit_codes: dict[str, list[int]], folder: Path) -> list[Found]:
-    """What came of the trainings that were disturbed, when they went on."""
-    return results(start("continued", folder, 2, 1))
+def continued(pair: list[Found], exit_codes: dict[str, list[int]], folder: Path) -> list[Found]:
+    """What came of the trainings that were disturbed, when they continued."""
+    return results(start("continued", folder))
 
 
 @pytest.mark.parametrize("name", ["terminated", "killed", "all_killed", "failed"])
 def test_disturbed_training_ends_as_an_undisturbed_one(continued: list[Found], pair: list[Found], name: str) -> None:
-    """Whatever has ended the processes, the same command goes on and ends with the same bits."""
+    """Whatever has ended the processes, the same command continues and ends with the same bits."""
     assert continued[0][name]["params"] == pair[0]["dp"]["params"]
 
 

@@ -1,4 +1,4 @@
-"""Trainings that are killed at random moments and go on as if nothing had happened.
+"""Trainings that are killed at random moments and continue as if nothing had happened.
 
 One kill per loader is part of the suite; `KILL_LEGS=20` makes it twenty (`make soak`).
 """
@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from tests.trainer.survival_script import build, train
 from tests.trainer.tiny import rows_of
 
 pytestmark = pytest.mark.slow
@@ -54,15 +55,21 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, str]]:
+    """What an undisturbed training ends with, and its losses. It trains in this process, without workers."""
+    root = tmp_path_factory.mktemp("undisturbed") / "whole"
+    return f"FINAL {train(build(root, []), num_workers=0)}", losses(root)
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_killed_at_random_moments(num_workers: int, tmp_path: pathlib.Path) -> None:
+def test_killed_at_random_moments(num_workers: int, whole: tuple[str, dict[int, str]], tmp_path: pathlib.Path) -> None:
     """Losses and final parameters are bit-identical to an undisturbed run, and no worker outlives the training."""
     seed = int.from_bytes(os.urandom(4))
     print("seed", seed)
     moments = random.Random(seed)
-    undisturbed = finish(tmp_path / "whole", num_workers)
     for _ in range(NUM_LEGS):
-        process = start(tmp_path / "killed", num_workers)
+        process = start(tmp_path, num_workers)
         with process:
             assert process.stdout is not None
             process.stdout.readline()
@@ -73,5 +80,4 @@ def test_killed_at_random_moments(num_workers: int, tmp_path: pathlib.Path) -> N
         while any(is_running(child) for child in children) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not any(is_running(child) for child in children)
-    assert finish(tmp_path / "killed", num_workers) == undisturbed
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert (finish(tmp_path, num_workers), losses(tmp_path)) == whole
