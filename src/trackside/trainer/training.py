@@ -110,7 +110,9 @@ class Training:
                 self._val_loader,
                 self._test_loader,
             )
-            if self._val_loader is not None and not goal.is_reached(trainer.progress.cursor):
+            if goal.is_reached(trainer.progress.cursor):
+                LOGGER.info("nothing to train: %s", goal.why_nothing_is_left(trainer.progress.cursor))
+            elif self._val_loader is not None:
                 trainer.test_eval_function(self._val_loader)
             with interrupts, self._watchdog():
                 loop.run()
