@@ -275,7 +275,7 @@ def test_intermediate_that_is_no_scalar_is_refused_by_path():
         return jnp.zeros(()), ({}, {"intermediates": {"block": {"map": (jnp.zeros((2, 2)),)}}})
 
     evaluate = LossEvaluator(loss_function, no_model, ("mean",))
-    with pytest.raises(MetricError, match=r"'intermediates/block/map': expected a scalar.*\(2, 2\)"):
+    with pytest.raises(MetricError, match=r"intermediates/block/map: .*float32\[2, 2\] was sown; sow a number"):
         evaluate(PARAMS, {}, make_batch(), KEY, train=True)
 
 
@@ -330,3 +330,64 @@ def test_batch_without_examples_cannot_stand_in_for_a_count():
     evaluate = LossEvaluator(lambda *args, train: (jnp.zeros(()), ({}, None)), no_model)
     with pytest.raises(DataError, match="leading batch dimension"):
         evaluate(PARAMS, {}, {"scale": 1.0}, KEY, train=True)
+
+
+class Scanned(nn.Module):
+    @nn.compact
+    def __call__(self, x, train: bool = False):
+        layers = nn.scan(
+            ScannedLayer, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True}, length=3
+        )
+        return layers(name="layers")(x, None)[0]
+
+
+class ScannedLayer(nn.Module):
+    @nn.compact
+    def __call__(self, x, _):
+        self.sow("intermediates", "norm", jnp.abs(x).max())
+        return x + 1, None
+
+
+def test_intermediates_of_scanned_layers_are_named_by_layer():
+    """What the layers under `nn.scan` have sown is logged for each of them."""
+    _, updates = Scanned().apply({}, np.zeros((2, 3), np.float32), mutable=["intermediates"])
+    named = name_intermediates(updates["intermediates"])
+    assert {name: value.item() for name, value in named.items()} == {
+        f"intermediates/layers/norm/{layer}": float(layer) for layer in range(3)
+    }
+
+
+def evaluate_twice(metric, modes=None):
+    """Trace a loss of 3 over a batch of two examples, twice, as the trainer does."""
+
+    def loss_function(params, apply_fn, batch, rng, train):
+        loss = batch["x"].mean()
+        return loss, (metric(loss), None)
+
+    evaluate = LossEvaluator(loss_function, lambda mutable, rng: None, modes)
+    for _ in range(2):
+        jax.eval_shape(lambda batch: evaluate({}, {}, batch, KEY, train=True).metrics, {"x": np.full(2, 3, np.float32)})
+
+
+def test_intermediates_that_never_come_are_reported_once(caplog):
+    """`log_intermediates=True` without `mutable=` says what to do."""
+    evaluate_twice(lambda loss: {}, modes=("mean",))
+    assert caplog.text.count("mutable=['intermediates']") == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "num_warnings"),
+    [
+        (lambda loss: {"loss": {"value": loss, "count": 2}}, 1),
+        (lambda loss: {"loss": {"value": loss, "count": jnp.asarray(2)}}, 1),
+        (lambda loss: {"loss": {"value": loss * 2, "count": 2}}, 0),
+        (lambda loss: {"loss": {"value": loss, "count": 1}}, 0),
+        (lambda loss: {"loss": loss}, 0),
+        (lambda loss: {"other": {"value": loss, "count": 2}}, 0),
+        (lambda loss: {}, 0),
+    ],
+)
+def test_mean_that_is_given_as_a_sum_is_reported_once(caplog, metric, num_warnings):
+    """The returned loss as the `value` of several items would be logged too small; a warning has the fix."""
+    evaluate_twice(metric)
+    assert caplog.text.count("logged loss is n times smaller") == num_warnings

@@ -61,6 +61,19 @@ class Goal:
         end = cursor.epoch_start_step + length
         return end if self.num_train_steps is None else min(end, self.num_train_steps)
 
+    def why_nothing_is_left(self, cursor: Cursor) -> str:
+        """Why a training that has reached its goal does not train, and how to let it."""
+        if self.num_train_steps is not None:
+            return (
+                f"already at step {cursor.step} of {self.num_train_steps}; num_train_steps counts from the beginning: "
+                f"pass {cursor.step + 1} to train one more"
+            )
+        of = "" if self.last_step == NEVER else f" of {self.last_step}"
+        return (
+            f"already at step {cursor.step}{of}; num_epochs counts from the beginning: "
+            f"pass {cursor.epoch + 1} to train one more"
+        )
+
     def is_reached(self, cursor: Cursor) -> bool:
         """Whether there is nothing left to train."""
         if self.num_train_steps is not None:

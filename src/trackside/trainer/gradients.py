@@ -4,17 +4,32 @@ The result is the same either way, within float tolerance: each microbatch count
 count of its `loss` metric, or its number of examples where it has none.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from trackside.errors import DataError, MetricError
 from trackside.metrics import StepMetric, add_step_metrics
 from trackside.metrics.step_metric import count_as_float, split_log_modes
 from trackside.trainer.batch import batch_size
+
+LOGGER = logging.getLogger(__name__)
+
+_MAX_SCANNED = 256
+_NO_INTERMEDIATES = (
+    "log_intermediates=True, but loss_function returned no intermediates, so none are logged; call the model with "
+    "`output, updates = apply_fn(..., mutable=['intermediates'])` and return `loss, (metrics, updates)`"
+)
+_MEAN_AS_SUM = (
+    "metrics['loss'] is {'value': loss, 'count': n} with the returned loss itself: `value` is a sum over n items, so "
+    "the logged loss is n times smaller than the returned one. If that is a mean, give {'value': loss * n, 'count': n} "
+    "or leave the metric out"
+)
 
 
 class LossResult(NamedTuple):
@@ -39,16 +54,20 @@ class LossEvaluator:
     intermediates_log_modes: tuple[str, ...] | None = None
     """How intermediates are logged; None leaves them out."""
     log_modes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _warned: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __call__(self, params: Any, mutable_variables: Any, batch: Any, rng: Any, train: bool) -> LossResult:
         """The loss, metrics and new mutable variables of a batch."""
         apply_fn = self.bind(mutable_variables, rng)
         returned = self.loss_function(params, apply_fn, batch, rng, train=train)
         loss, step_metrics, updates = _check_structure(returned)
+        self._warn_of_mean_as_sum(returned[0], step_metrics)
         metrics, modes = split_log_modes(step_metrics)
         updates = dict(updates or {})
         intermediates = updates.pop("intermediates", None)
-        if intermediates and self.intermediates_log_modes is not None:
+        if self.intermediates_log_modes is not None and not intermediates:
+            self._warn_once(_NO_INTERMEDIATES)
+        elif intermediates and self.intermediates_log_modes is not None:
             scalars, _ = split_log_modes(name_intermediates(intermediates))
             metrics.update(scalars)
             modes.update(dict.fromkeys(scalars, self.intermediates_log_modes))
@@ -58,6 +77,20 @@ class LossEvaluator:
             metrics.update(split_log_modes({"loss": {"value": total, "count": num_examples}})[0])
         self.log_modes.update(modes)
         return LossResult(loss, metrics, _kept(mutable_variables, updates))
+
+    def _warn_of_mean_as_sum(self, loss: Any, step_metrics: Any) -> None:
+        """A loss that is returned is a mean as a rule; with a count next to it, it is logged as a sum."""
+        metric = step_metrics.get("loss") if isinstance(step_metrics, Mapping) else None
+        if not isinstance(metric, Mapping) or metric.get("value") is not loss:
+            return
+        num_items = metric.get("count", 1)
+        if isinstance(num_items, jax.core.Tracer) or np.any(np.asarray(num_items) != 1):
+            self._warn_once(_MEAN_AS_SUM)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:  # the step is traced more than once
+            self._warned.add(message)
+            LOGGER.warning("%s", message)
 
 
 def _check_structure(returned: Any) -> tuple[jax.Array, Any, Any]:
@@ -114,14 +147,24 @@ def _form(tree: Any) -> dict[str, str]:
 def name_intermediates(intermediates: Any) -> dict[str, Any]:
     """The values that a model has sown, by their path: `intermediates/block_0/scale`.
 
-    A value that is sown once keeps that name; of several, the later ones get a number.
+    A value that is sown once keeps that name; of several, the later ones get a number. What layers under `nn.scan` have
+    sown is one array, and is named by layer: `intermediates/layers/scale/0`.
     """
     named: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(intermediates):
         keys = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
         if isinstance(path[-1], jax.tree_util.SequenceKey):
             keys = keys[:-1] if path[-1].idx == 0 else [*keys[:-2], f"{keys[-2]}_{keys[-1]}"]
-        named["/".join(["intermediates", *keys])] = leaf
+        name = "/".join(["intermediates", *keys])
+        if jnp.ndim(leaf) == 0:
+            named[name] = leaf
+        elif jnp.ndim(leaf) == 1 and len(leaf) <= _MAX_SCANNED:
+            named.update({f"{name}/{layer}": leaf[layer] for layer in range(len(leaf))})
+        else:
+            raise MetricError(
+                f"{name}: log_intermediates=True logs scalars, and {_describe(jnp.asarray(leaf))} was sown; sow a "
+                "number, such as `x.mean()`"
+            )
     return named
 
 

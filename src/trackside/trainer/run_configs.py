@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -83,17 +83,34 @@ class RunConfigs:
                     "the %s config is not saved, so the run cannot be loaded from its folder: %s", name, error
                 )
 
-    def log_changes_since(self, saved: Mapping[str, Any]) -> None:
-        """Say what is different from the configs that a resumed run was saved with."""
+    def changes_since(self, saved: Mapping[str, Any]) -> list[str]:
+        """What is different from the configs that a run was saved with, a line for each setting."""
         now, then = dict(_flat(self.to_plain())), dict(_flat(saved))
-        changed = [
+        return [
             f"{name}: {then.get(name, 'absent')!r} -> {now.get(name, 'absent')!r}"
             for name in sorted(now.keys() | then.keys())
             if now.get(name) != then.get(name) and not name.startswith(_IRRELEVANT)
         ]
-        if changed:
+
+    def log_changes_since(self, saved: Mapping[str, Any]) -> None:
+        """Say what is different from the configs that a resumed run was saved with."""
+        if changed := self.changes_since(saved):
             shown = "\n  ".join([*changed[:_MAX_CHANGES], *(["..."] if len(changed) > _MAX_CHANGES else [])])
             LOGGER.warning("the run resumes with %s changed:\n  %s", count(len(changed), "setting"), shown)
+
+    def explain_misfit(self, record: Mapping[str, Any], callbacks: Iterable[str]) -> str:
+        """Why a saved training may not fit: what was changed since, callbacks first, which may extend the optimizer.
+
+        Args:
+            record: The record of the saved step.
+            callbacks: The callbacks of the training that was to resume, as their states are named.
+        """
+        now, then = set(callbacks), set(record["callbacks"])
+        changed = [f"callback {name.rpartition('-')[0]} was added" for name in sorted(now - then)]
+        changed += [f"callback {name.rpartition('-')[0]} was removed" for name in sorted(then - now)]
+        changed += [one for one in self.changes_since(record["configs"]) if not one.startswith("trainer.callbacks")]
+        shown = "\n  ".join(changed[:_MAX_CHANGES])
+        return f"since it was saved, this has changed:\n  {shown}" if changed else "the configs are the same as then"
 
     def _by_name(self) -> dict[str, ConfigDict]:
         callbacks = [one.config if isinstance(one, Callback) else one for one in self.trainer.callbacks]

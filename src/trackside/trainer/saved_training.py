@@ -19,6 +19,10 @@ from trackside.tree_paths import leaf_path
 LOGGER = logging.getLogger(__name__)
 
 
+class MisfitError(CheckpointError):
+    """A saved state does not have the form of the current one."""
+
+
 # --- the state --------------------------------------------------------------------------------------------------------
 
 
@@ -113,7 +117,7 @@ def check_same_form(name: str, current: Any, saved: Any) -> None:
     if differences:
         shown = "\n  ".join(differences[:20])
         more = f"\n  and {len(differences) - 20} more" if len(differences) > 20 else ""
-        raise CheckpointError(f"the saved {name} do not fit the model:\n  {shown}{more}")
+        raise MisfitError(f"the saved {name} do not fit the model:\n  {shown}{more}")
 
 
 def _shapes(tree: Any) -> dict[str, str]:

@@ -46,6 +46,7 @@ from trackside.trainer.progress_bar import is_shown, track
 from trackside.trainer.run_configs import RunConfigs
 from trackside.trainer.run_folder import choose_run_folder
 from trackside.trainer.safetensors_file import export_params, import_params
+from trackside.trainer.saved_training import MisfitError
 from trackside.trainer.train_state import TrainState, to_carry, with_carry
 from trackside.trainer.trainer_config import TrainerConfig
 from trackside.trainer.training import Training
@@ -593,7 +594,11 @@ class TrainerModule(Overridable):
             return False
         assert self.checkpoint_callback is not None
         store = self.checkpoints.store(self.checkpoint_callback.directory)
-        record = self.checkpoints.load(store, step, self.engine, self.progress, with_optimizer=True)
+        try:
+            record = self.checkpoints.load(store, step, self.engine, self.progress, with_optimizer=True)
+        except MisfitError as error:
+            why = self.run_configs.explain_misfit(store.record(step), self.callbacks.state_dict())
+            raise MisfitError(f"step {step} of {store.root} cannot be resumed; {why}\n{error}") from None
         self.run_configs.log_changes_since(record["configs"])
         if self.logs_rows:
             self.logger.rewind(step)

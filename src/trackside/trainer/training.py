@@ -177,7 +177,9 @@ class Training:
             self._val_loader,
             self._test_loader,
         )
-        if self._val_loader is not None and not goal.is_reached(trainer.progress.cursor):
+        if goal.is_reached(trainer.progress.cursor):
+            LOGGER.info("nothing to train: %s", goal.why_nothing_is_left(trainer.progress.cursor))
+        elif self._val_loader is not None:
             metrics = trainer.test_eval_function(self._val_loader)
             if metrics is not None:
                 check_monitors(trainer.callbacks, trainer, trainer.validates, metrics)
