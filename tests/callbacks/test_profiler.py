@@ -222,6 +222,98 @@ def test_first_step_can_be_profiled(tmp_path: Path) -> None:
     assert marked_steps(sessions(tmp_path)[0]) == [1, 2]
 
 
+@pytest.mark.parametrize(("end_step", "steps"), [(1, [1]), (3, [1, 2, 3])])
+def test_window_from_0_holds_as_many_steps_as_asked_for(tmp_path: Path, end_step: int, steps: list[int]) -> None:
+    """Who counts from 0 gets as many steps, from the first one on."""
+    make_trainer().fit(make_loader(4), callbacks=[window(tmp_path, start_step=0, end_step=end_step)])
+    assert marked_steps(sessions(tmp_path)[0]) == steps
+
+
+def test_trace_ends_with_its_last_step(tmp_path: Path) -> None:
+    """Validation, which follows a window at once, is in none of its traces, not even outside of the tables."""
+    trainer = make_trainer(logger=logger_config(tmp_path), check_val_every_n_steps=2)
+    trainer.fit(make_loader(6), make_loader(4), callbacks=[window(tmp_path / "profiles", start_step=2, end_step=6)])
+    found = [analyse_trace(session) for session in sessions(tmp_path / "profiles")]
+    assert len(found) == 3
+    for report in found:
+        assert set(report.runs.program) == {STEP_PROGRAM}
+
+
+def test_adjacent_windows_are_both_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A window that begins where another one ends waits for it, in whichever order they are given."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    late = window(second, start_step=6, end_step=9)
+    make_trainer().fit(make_loader(10), callbacks=[late, window(first, start_step=3, end_step=6)])
+    assert marked_steps(sessions(first)[0]) == [3, 4, 5]
+    assert marked_steps(sessions(second)[0]) == [6, 7, 8]
+    assert "not started" not in caplog.text
+
+
+@pytest.mark.parametrize("is_periodic", [True, False])
+def test_window_behind_the_end_is_said_so(tmp_path: Path, is_periodic: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A profile that was planned for steps that never came is reported at the end; one that was taken is not."""
+    trainer = make_trainer(logger=logger_config(tmp_path))
+    late, text = periodic(profile_first_step=10), "JaxProfiler: no profile of profile_first_step=10 was taken"
+    if not is_periodic:
+        late, text = window(tmp_path / "late"), "JAXProfiler: no profile of steps 10 to 19 was taken"
+    trainer.fit(make_loader(4), callbacks=[late, window(tmp_path / "good", start_step=2, end_step=3)])
+    assert caplog.text.count("was taken") == 1
+    assert f"{text}: training ended after step 4" in caplog.text
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_traced_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A trace around an evaluation is written, without step marks, and with the evaluation in its tables."""
+    trainer = make_trainer(logger=logger_config(tmp_path))
+    profiler = JaxProfilerConfig().create(trainer)
+    assert isinstance(profiler, JaxProfiler)
+    trainer.eval_model(make_loader(1), "val", 0)
+    profiler.start_trace(0)
+    trainer.eval_model(make_loader(3), "val", 0)
+    profiler.stop_trace()
+    profiler.finalize("success")
+    (session,) = sessions(tmp_path / "run" / "tensorboard")
+    report = analyse_trace(session)
+    assert not report.markers
+    assert len(report.runs.program) >= 3
+    assert captures(tmp_path)[0]["error"] == ""
+
+
+def test_own_loop_traced_by_hand(tmp_path: Path) -> None:
+    """A trace around a loop that is not the trainer's is written."""
+    double = jax.jit(lambda x: x * 2)
+    value = double(np.ones(4, np.float32))
+    profiler = window(tmp_path)
+    profiler.bind(make_trainer())
+    profiler.start_trace(0)
+    for _ in range(3):
+        value = double(value)
+    value.block_until_ready()
+    profiler.stop_trace()
+    profiler.finalize("success")
+    assert len(analyse_trace(sessions(tmp_path)[0]).runs.program) == 3
+
+
+@pytest.mark.parametrize("base", [JaxProfiler, JAXProfiler])
+def test_step_hook_of_a_subclass_is_called(tmp_path: Path, base: type[Any]) -> None:
+    """An override of `on_training_step` hears every step, and the profile is taken as without it."""
+    heard = []
+
+    class Listening(base):
+        def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+            heard.append(step_idx)
+            super().on_training_step(step_metrics, epoch_idx, step_idx)
+
+    template = periodic(profile_first_step=1, profile_n_steps=2)
+    if base is JAXProfiler:
+        template = window(tmp_path / "run" / "tensorboard", start_step=2, end_step=4)
+    make_trainer(logger=logger_config(tmp_path)).fit(make_loader(5), callbacks=[Listening(template.config)])
+    assert heard == [1, 2, 3, 4, 5]
+    assert marked_steps(sessions(tmp_path / "run" / "tensorboard")[0]) == [2, 3]
+
+
 # --- what else asks -------------------------------------------------------------------------------------------------
 
 

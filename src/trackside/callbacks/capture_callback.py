@@ -1,8 +1,9 @@
 """Captures of training steps, taken when a schedule or a trigger asks for one.
 
 A capture starts and ends at a boundary, where all steps before have completed and none after has begun, so it holds
-exactly the steps that were asked for. It is ended before validation starts, and however training ends. What happens to
-the trace after that happens in the background (see `trackside.profiling.capture`).
+exactly the steps that were asked for. It is ended before validation starts, and however training ends. Training waits
+until the tracer has stopped, so that nothing later is in the trace and another capture may start at the same boundary.
+Writing and analysis happen in the background (see `trackside.profiling.capture`).
 """
 
 import logging
@@ -17,12 +18,14 @@ from trackside.callbacks.capture_triggers import LookAround, OnDemand, OnSlowSte
 from trackside.callbacks.trainer_view import TrainerView
 from trackside.clock import Clock
 from trackside.errors import CaptureError, ConfigError
-from trackside.profiling.capture import Capture, start_capture
+from trackside.profiling.capture import NO_CONTEXT, Capture, start_capture
 from trackside.run_layout import CAPTURE_REQUEST_FILE_NAME
 from trackside.schedule import NEVER
 
 LOGGER = logging.getLogger(__name__)
 
+BY_HAND = "start_trace"
+"""Why a capture was started that the user has asked for in code."""
 LOOK_TOGETHER_EVERY_N_STEPS = 64
 """How often several processes agree on whether to capture."""
 
@@ -197,14 +200,19 @@ class CaptureCallback(Callback):
             self._start(step_idx, reason)
 
     def on_validation_epoch_start(self, epoch_idx: int, step_idx: int) -> None:
-        """Stop, so that no validation is in the trace."""
-        if self.profiler_active:
+        """Stop, so that no validation is in the trace of steps; one started by hand before any step is left alone."""
+        if self.profiler_active and not self._is_by_hand_without_steps(step_idx):
             self._stop(step_idx, "validation")
 
     def on_training_end(self) -> None:
-        """Stop."""
+        """Stop, and say which planned capture the training never came to."""
+        step = self.trainer.global_step
         if self.profiler_active:
-            self._stop(self.trainer.global_step, "the end of training")
+            self._stop(step, "the end of training")
+        if missed := self._schedule.missed(step):
+            LOGGER.warning(
+                "%s: no profile of %s was taken: training ended after step %d", type(self).__name__, missed, step
+            )
 
     def finalize(self, status: str) -> None:
         """Stop, however training ended, and wait for what happens in the background."""
@@ -226,13 +234,16 @@ class CaptureCallback(Callback):
     def start_trace(self, step_idx: int) -> None:
         """Start to trace the steps after `step_idx`. If a trace is being taken already, a warning is logged.
 
+        What else runs until `stop_trace`, such as an evaluation or your own loop, is traced as well. Without a step of
+        the trainer, the trace has no step marks, and its tables are about everything that ran.
+
         Args:
             step_idx: The last step that is not to be traced.
         """
         if self.profiler_active:
             LOGGER.warning("%s: a trace is already being taken; it is not started again", type(self).__name__)
             return
-        self._start(step_idx, "start_trace")
+        self._start(step_idx, BY_HAND)
 
     def stop_trace(self) -> None:
         """Stop the trace. If none is being taken, nothing is done."""
@@ -241,8 +252,6 @@ class CaptureCallback(Callback):
 
     def _start(self, step: int, reason: str) -> None:
         num_steps = min(self._schedule.num_steps(step), self._max_steps)
-        for capture in self._finishing:
-            capture.wait_until_stopped()
         try:
             self._capture = start_capture(
                 self.log_path,
@@ -265,16 +274,24 @@ class CaptureCallback(Callback):
         capture, self._capture = self._capture, None
         assert capture is not None
         self._stop_step, self._asks_again = NEVER, True
-        if step < capture.result.first_step:
+        has_steps = step >= capture.result.first_step
+        if not has_steps and capture.result.reason != BY_HAND:
             capture.cancel()
             self.trainer.measurements.set_capture_state(self, "finishing" if self._finishing else "none")
             return
         goes_on = bool(cut_by) and self._schedule.goes_on_after_a_break
-        self._schedule.ended(step)
-        context = self.trainer.measurements.capture_context(with_memory=self.config.trace_memory)
+        context = NO_CONTEXT
+        if has_steps:
+            self._schedule.ended(step)
+            context = self.trainer.measurements.capture_context(with_memory=self.config.trace_memory)
         capture.stop(step, context, "" if goes_on else cut_by)
+        capture.wait_until_stopped()  # before anything else is dispatched, which would be in the trace too
         self._finishing.append(capture)
         self.trainer.measurements.set_capture_state(self, "finishing")
+
+    def _is_by_hand_without_steps(self, step: int) -> bool:
+        result = None if self._capture is None else self._capture.result
+        return result is not None and result.reason == BY_HAND and step < result.first_step
 
     def _collect(self, waits: bool = False) -> None:
         """Report on captures that are finished; on all of them, when they are to be waited for."""

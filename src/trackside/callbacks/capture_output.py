@@ -23,7 +23,7 @@ def log_capture(result: CaptureResult, trainer: TrainerView) -> None:
         trainer: The trainer, whose logger gets it.
     """
     if result.error:
-        LOGGER.error("the profile of steps %s failed: %s", _steps(result), result.error)
+        LOGGER.error("the profile of %s failed: %s", _steps(result), result.error)
     else:
         LOGGER.info("%s", render_capture(result))
     trainer.run_log.write("capture", **_row(result, trainer.global_step))
@@ -38,7 +38,7 @@ def log_capture(result: CaptureResult, trainer: TrainerView) -> None:
 def render_capture(result: CaptureResult) -> str:
     """What the console shows of a capture, within 80 columns."""
     cut = f", cut by {result.cut_by}" if result.cut_by else ""
-    lines = [f"profile of steps {_steps(result)}{cut} ({result.reason})"]
+    lines = [f"profile of {_steps(result)}{cut} ({result.reason})"]
     if result.report is not None:
         with io.StringIO() as text:
             Console(file=text, width=WIDTH, no_color=True, highlight=False).print(render_report(result.report, WIDTH))
@@ -50,7 +50,9 @@ def render_capture(result: CaptureResult) -> str:
 
 
 def _steps(result: CaptureResult) -> str:
-    return f"{result.first_step} to {result.last_step}"
+    if result.last_step < result.first_step:
+        return f"no training step, after step {result.last_step}"
+    return f"steps {result.first_step} to {result.last_step}"
 
 
 def _row(result: CaptureResult, step: int) -> dict[str, Any]:

@@ -37,6 +37,10 @@ class CaptureSchedule(Protocol):
         """A capture has ended at the end of `step`."""
         ...
 
+    def missed(self, last_step: int) -> str:
+        """Which planned capture a training that ended after `last_step` never came to; empty if none."""
+        ...
+
     def reset(self) -> None:
         """Forget which captures were taken."""
         ...
@@ -51,7 +55,7 @@ class CaptureSchedule(Protocol):
 
 
 class StepWindow:
-    """Once, the steps from `start_step` up to and without `end_step`.
+    """Once, the steps from `start_step` up to and without `end_step`. A window from 0 counts from 0, and holds as many.
 
     A training that is resumed beyond the window and has not captured it yet captures as many steps, as many steps after
     it has begun.
@@ -61,7 +65,8 @@ class StepWindow:
     goes_on_after_a_break = True
 
     def __init__(self, start_step: int, end_step: int):
-        self._planned = max(start_step, 1), max(end_step, 2) - 1
+        first = max(start_step, 1)
+        self._planned = first, first + end_step - start_step - 1
         self._first, self._last = self._planned
         self._is_done = False
 
@@ -92,6 +97,10 @@ class StepWindow:
     def ended(self, step: int) -> None:
         """The window is done once its last step is."""
         self._is_done = self._is_done or step >= self._last
+
+    def missed(self, last_step: int) -> str:
+        """The window, if it begins behind the last step."""
+        return f"steps {self._first} to {self._last}" if last_step < self._first and not self._is_done else ""
 
     def state_dict(self) -> dict[str, Any]:
         """Whether the window was captured."""
@@ -151,6 +160,10 @@ class Periodic:
         """Start counting the minutes again."""
         self._num_captures += 1
         self.last_time = self._clock.now()
+
+    def missed(self, last_step: int) -> str:
+        """The first capture, if there was none."""
+        return f"profile_first_step={self._first}" if last_step <= self._first and not self._num_captures else ""
 
     def state_dict(self) -> dict[str, Any]:
         """How many captures there were."""

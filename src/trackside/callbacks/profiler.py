@@ -106,7 +106,7 @@ class ProfilingConfig(CaptureConfig):
     log_dir: str = "logs/profiles"
     """Where to, relative to the working directory."""
     start_step: int = 10
-    """The first step of the profile."""
+    """The first step of the profile. Steps are counted from 1; a window from 0 is taken as counted from 0."""
     end_step: int = 20
     """The step at which it ends, which is the first that it does not hold."""
     trace_memory: bool = True
@@ -121,10 +121,10 @@ class ProfilingConfig(CaptureConfig):
 
     def __post_init__(self) -> None:
         self.check_limits()
-        if not 0 <= self.start_step < self.end_step or self.end_step < 2:
+        if not 0 <= self.start_step < self.end_step:
             raise ConfigError(
                 f"ProfilingConfig.start_step={self.start_step}, end_step={self.end_step}: expected a window of steps, "
-                "which are counted from 1, with end_step after start_step"
+                "with end_step after start_step, and neither below 0"
             )
 
 

@@ -62,7 +62,7 @@ def _records(data: bytes) -> Iterator[bytes]:
 def rows_up_to(event_file: Path, step: int) -> list[dict[str, Any]]:
     """The metrics rows of a run up to a step, one per step and mode, in the order of their steps.
 
-    Several rows of a step and mode are merged, since callbacks log their own. Of duplicates, the last counts.
+    Several rows of a step and mode are merged: callbacks log their own. Of what was logged twice, the last counts.
     """
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     try:
