@@ -43,6 +43,15 @@ def test_evaluation_uses_the_average() -> None:
         np.testing.assert_allclose(trainer.predict([batch]), expected, rtol=1e-5)
 
 
+def test_parameters_of_evaluation_are_at_hand() -> None:
+    """`evaluation_params` gives the average where there is one, and else the parameters that are trained."""
+    plain, averaged = make_trainer(), make_trainer(callbacks=[EMAConfig(decay=0.5)])
+    for trainer in (plain, averaged):
+        trainer.train_model(make_loader(3), num_epochs=1)
+    jax.tree.map(np.testing.assert_array_equal, plain.evaluation_params(), plain.state.params)
+    jax.tree.map(np.testing.assert_array_equal, averaged.evaluation_params(), find_average(averaged.state.opt_state))
+
+
 def test_average_lies_as_its_parameter() -> None:
     """On a mesh the average is split as the parameter is."""
     trainer = make_trainer(callbacks=[EMAConfig()], parallel=ParallelConfig(fsdp_axis_size=4, fsdp_min_weight_size=1))

@@ -125,12 +125,12 @@ def test_every_field_is_documented() -> None:
 
 
 def test_run_that_says_little_has_a_summary(tmp_path: Path) -> None:
-    """A run that died before its first step has no figures, and none is made up."""
+    """A run that ended before its training began has no figures, and none is made up."""
     writer = EventWriter(tmp_path / event_file_name(0))
     writer.write("environment", hostname="somewhere")
     writer.close()
     summary = summarise_run(open_run(tmp_path))
-    assert (summary.status, summary.step) == ("dead", 0)
+    assert (summary.status, summary.step) == ("not started", 0)
     for name in ("ledger", "step_time", "best", "scopes", "memory", "goodput", "goal", "stop_reason"):
         assert getattr(summary, name) is None
     assert summary.to_dict()["compiles"]["num_compiles"] == 0

@@ -150,7 +150,7 @@ def test_empty_file(tmp_path: Path) -> None:
     """A run that has written nothing yet has no rows, and says so."""
     (tmp_path / "events-00000.jsonl").touch()
     run = open_run(tmp_path)
-    assert (run.status, run.step, dict(run.metrics), len(run.step_times)) == ("not started", 0, {}, 0)
+    assert (run.status, run.step, dict(run.metrics), len(run.step_times)) == ("dead", 0, {}, 0)
     assert run.problems == ["config.json is missing", "events-00000.jsonl has no rows"]
 
 

@@ -189,6 +189,27 @@ def test_truncated_manifest_is_found(store: CheckpointStore, num_bytes: int) -> 
         store.verify(1)
 
 
+def test_manifest_is_json(store: CheckpointStore) -> None:
+    """Other programs can read the manifest."""
+    save(store, 1)
+    sealed = json.loads((store.root / "1" / MANIFEST).read_text())
+    assert sealed["manifest"]["step"] == 1
+    assert len(sealed["crc32"]) == 8
+
+
+def test_manifest_of_format_1_is_read(store: CheckpointStore) -> None:
+    """A step that an earlier version has written, with the checksum on a line above the JSON, is verified and read."""
+    save(store, 1)
+    path = store.root / "1" / MANIFEST
+    manifest = json.loads(path.read_text())["manifest"]
+    body = json.dumps({**manifest, "format": 1}).encode()
+    path.write_bytes(b"%08x\n%s\n" % (zlib.crc32(body), body))
+    assert store.verify(1) == store.record(1) == manifest["record"]
+    path.write_bytes(b"%08x\n%s\n" % (zlib.crc32(body) ^ 1, body))
+    with pytest.raises(CheckpointError, match="checksum"):
+        store.verify(1)
+
+
 def test_missing_manifest_is_found(store: CheckpointStore) -> None:
     """A step without a manifest is an error that says so, for record and verify."""
     save(store)

@@ -31,7 +31,7 @@ class MemoryProfileConfig(CallbackConfig):
     """How often to look at the memory, and where to write what was seen."""
 
     log_dir: str = "logs/memory"
-    """Folder of the file, relative to the working directory."""
+    """Folder of the file, relative to the working directory. The event file of the run has the samples, too."""
     profile_every_n_steps: int = 100
     """Take a sample after every so many steps; -1 for one at the start only."""
     log_device_memory: bool = True

@@ -26,8 +26,9 @@ def status_of(rows: Iterable[Mapping[str, Any]], is_held: bool, has_steps: bool 
         has_steps: Whether it has metrics of training, as one has that logs without a trainer and so without legs.
     """
     word, was_opened_again, was_trained_again = "", False, False
-    has_begun = has_steps
+    has_rows, has_begun = False, has_steps
     for row in rows:
+        has_rows = True
         if row["kind"] == "status":
             word, was_opened_again, was_trained_again = str(row.get("status")), False, False
         elif row["kind"] == "leg":
@@ -39,7 +40,7 @@ def status_of(rows: Iterable[Mapping[str, Any]], is_held: bool, has_steps: bool 
         return word
     if is_held:
         return RUNNING
-    return DEAD if has_begun else NOT_STARTED
+    return NOT_STARTED if has_rows and not has_begun else DEAD
 
 
 def is_held(folder: Path) -> bool:

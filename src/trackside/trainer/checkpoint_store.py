@@ -2,7 +2,7 @@
 
     checkpoints/
       100/                  a committed step
-        manifest.json       a checksum, then the size and checksum of every other file, and the record
+        manifest.json       its own checksum, the size and checksum of every other file, and the record
         params/ ...         what Orbax wrote, one folder per tree
       .saving-200/          a step that is being written, or was when the process died
 
@@ -37,7 +37,7 @@ with root_handlers_kept():  # importing Orbax logs, and logging through absl set
 
 LOGGER = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 _CHUNK_BYTES = 1 << 22
 
@@ -347,13 +347,18 @@ def _unreadable(folder: pathlib.Path, error: OSError) -> CheckpointError:
 
 
 def _sealed(manifest: dict[str, Any]) -> bytes:
-    body = json.dumps(manifest, allow_nan=False).encode()
-    return b"%08x\n%s\n" % (zlib.crc32(body), body)
+    """The manifest as JSON, on a line of its own below its checksum."""
+    return _seal(json.dumps(manifest, allow_nan=False).encode())
+
+
+def _seal(body: bytes) -> bytes:
+    return b'{"crc32": "%08x", "manifest":\n%s\n}\n' % (zlib.crc32(body), body)
 
 
 def _unsealed(data: bytes) -> dict[str, Any]:
-    seal, separator, body = data.partition(b"\n")
-    if not separator or not body.endswith(b"\n") or b"%08x" % zlib.crc32(body[:-1]) != seal:
+    body = b"".join(data.split(b"\n")[1:2])
+    in_format_1 = b"%08x\n%s\n" % (zlib.crc32(body), body)  # which was not JSON
+    if data not in (_seal(body), in_format_1):
         raise ValueError("its checksum does not fit")
     return json.loads(body)
 

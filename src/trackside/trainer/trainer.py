@@ -633,12 +633,16 @@ class TrainerModule(Overridable):
         finally:
             progress.carry = before
 
+    def evaluation_params(self) -> Any:
+        """The parameters that evaluation uses, such as the average that `EMA` keeps; else those that are trained."""
+        return self.engine.to_evaluate(self.progress.carry).params
+
     def export_params(self, path: str | pathlib.Path) -> None:
         """Write the parameters to a safetensors file, those that evaluation uses.
 
         With several processes all have to call this, and the first one writes.
         """
-        params = whole(self.engine.to_evaluate(self.progress.carry).params)
+        params = whole(self.evaluation_params())
         if self.processes.is_main:
             export_params(params, path)
 
