@@ -95,8 +95,8 @@ class Saver(Callback):
     def on_boundary(self, epoch_idx: int, step_idx: int) -> None:
         start, slept_s = time.perf_counter(), self.sleep.slept_s
         self.trainer.save_checkpoint(self.folder, keep=lambda steps: [max(steps)])
-        self.own_s += time.perf_counter() - start - (self.sleep.slept_s - slept_s)
         self.finish_saving()  # nothing is left for the end of the training to wait for
+        self.own_s += time.perf_counter() - start - (self.sleep.slept_s - slept_s)
 
     def state_dict(self) -> dict[str, Any]:
         self.sleep()

@@ -33,7 +33,7 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
         cwd=working_directory,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     assert EXPECTED_LINES[name] in done.stdout

@@ -49,7 +49,7 @@ def start(scenario: str, folder: Path, num_devices: int = 1) -> list[subprocess.
     ]
 
 
-def finish(processes: list[subprocess.Popen[str]], timeout_s: float = 200) -> tuple[list[str], list[str], list[int]]:
+def finish(processes: list[subprocess.Popen[str]], timeout_s: float = 400) -> tuple[list[str], list[str], list[int]]:
     """What each has printed, its errors, and its exit code. None outlives the test."""
     try:
         outputs = [process.communicate(timeout=timeout_s) for process in processes]
