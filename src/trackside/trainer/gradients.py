@@ -84,7 +84,7 @@ class LossEvaluator:
         if not isinstance(metric, Mapping) or metric.get("value") is not loss:
             return
         num_items = metric.get("count", 1)
-        if isinstance(num_items, jax.core.Tracer) or np.any(np.asarray(num_items) != 1):
+        if isinstance(num_items, jax.Array) or np.any(np.asarray(num_items) != 1):
             self._warn_once(_MEAN_AS_SUM)
 
     def _warn_once(self, message: str) -> None:
