@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from trackside.errors import DataError, MetricError
 from trackside.metrics import StepMetric, add_step_metrics
@@ -85,7 +84,7 @@ class LossEvaluator:
         if not isinstance(metric, Mapping) or metric.get("value") is not loss:
             return
         num_items = metric.get("count", 1)
-        if isinstance(num_items, Tracer) or np.any(np.asarray(num_items) != 1):
+        if isinstance(num_items, jax.Array) or np.any(np.asarray(num_items) != 1):
             self._warn_once(_MEAN_AS_SUM)
 
     def _warn_once(self, message: str) -> None:
