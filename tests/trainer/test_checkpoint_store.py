@@ -224,7 +224,7 @@ def test_newer_format_is_refused(store: CheckpointStore) -> None:
     save(store)
     body = json.dumps({"format": FORMAT_VERSION + 1, "step": 1, "contents": "unknown"}).encode()
     (store.root / "1" / MANIFEST).write_bytes(b"%08x\n%s\n" % (zlib.crc32(body), body))
-    with pytest.raises(CheckpointError, match=r"format 2 is newer than 1.*update trackside"):
+    with pytest.raises(CheckpointError, match=r"format 3 is newer than 2.*update trackside"):
         store.verify(1)
 
 
