@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,20 @@ from tests.cli.tiny_run import command, plain_environment
 from trackside import cli
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from trackside.logger import Logger, LoggerConfig
+from trackside.trainer.run_lock import RunLock
+
+with RunLock(Path(sys.argv[1])):
+    Logger(LoggerConfig(log_path=sys.argv[1]))
+    print("held", flush=True)
+    time.sleep(600)
+"""
+"""Holds a run as a training does that has not made a step yet."""
 
 
 @pytest.fixture
@@ -92,17 +107,36 @@ def test_training_in_another_process_is_followed_to_its_end(
 
 @pytest.mark.slow
 def test_killed_training_ends_the_watch(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
-    """A training that is killed is said to be dead, and the watch ends."""
+    """A training that is killed while it makes steps is said to be dead, and the watch ends."""
     path = tmp_path / "run"
     trained = start(training(path, num_steps=100_000))
     watch = start(command("watch", path, "--interval", "0.05"))
     assert watch.stdout is not None
-    while "running  step" not in watch.stdout.readline():
+    while not re.search("running  step [1-9]", watch.stdout.readline()):
         assert trained.poll() is None
     trained.send_signal(signal.SIGKILL)
     out, _ = watch.communicate(timeout=120)
     assert watch.returncode == 0
     assert out.splitlines()[-1].startswith("dead  step")
+
+
+@pytest.mark.slow
+def test_training_killed_before_its_first_step_ends_the_watch(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Killed while it is being set up, a run has not started, and nothing is waited for."""
+    path = tmp_path / "run"
+    holder = start([sys.executable, "-c", HOLDER, str(path)])
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    watch = start(command("watch", path, "--interval", "0.05"))
+    assert watch.stdout is not None
+    while "running" not in watch.stdout.readline():
+        assert holder.poll() is None
+    holder.send_signal(signal.SIGKILL)
+    out, _ = watch.communicate(timeout=120)
+    assert watch.returncode == 0
+    assert out.splitlines()[-1].startswith("not started")
 
 
 @pytest.mark.slow

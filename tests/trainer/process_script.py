@@ -182,8 +182,9 @@ def refused(folder: Path) -> dict[str, Any]:
         "ragged_later": failure(lambda: build(folder, "later").eval_model([*loader(2), *loader(1, size=2)], "val", 0)),
         "alone": failure(lambda: build(folder, "alone", CheckpointConfig(main_process_only=True))),
     }
-    train(build(folder, "kept", CheckpointConfig()), 10)
-    found["kept"] = failure(lambda: train(build(folder, "kept", CheckpointConfig()), 10))
+    keeping = CheckpointConfig(dirpath=str(folder / "kept" / "elsewhere"))
+    train(build(folder, "kept", keeping), 10)
+    found["kept"] = failure(lambda: train(build(folder, "kept", keeping), 10))
     bad = loader(10)
     if index == 1:
         bad[6] = Batch(bad[6].inputs * np.nan, bad[6].targets)

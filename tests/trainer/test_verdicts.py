@@ -22,7 +22,7 @@ class SlowLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self.batches:
-            time.sleep(0.01)
+            time.sleep(0.03)
             yield batch
 
 

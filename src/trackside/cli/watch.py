@@ -79,15 +79,16 @@ class Follower:
         else:
             has_news = self.run.refresh()
         self._was_running = self._was_running or self.run.status == "running"
-        self._num_dead = self._num_dead + 1 if self.run.status == "dead" else 0
+        self._num_dead = self._num_dead + 1 if self.run.status in ("dead", "not started") else 0
         return has_news
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more will be written.
 
-        A run may look dead for a moment: before it takes its lock, and when its last row was written just after the
-        file was read. So it has to look dead twice, and have been running or silent for a while.
+        A run may look dead, or as if it had never started, for a moment: before it takes its lock, and when its last
+        row was written just after the file was read. So it has to look so twice, and have been running or silent for a
+        while.
         """
         if self.run is None:
             return False
