@@ -31,20 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each of two workers begin with half of the modules that have slow tests.
-
-    A worker that is done takes tests from the end of the other's list. What it takes should be cheap: of a module whose
-    fixture starts processes, it would start them once more.
-    """
-    slow = sorted({item.path for item in items if item.get_closest_marker("slow")})
-    first = [item for item in items if item.path in slow[::2]]
-    second = [item for item in items if item.path in slow[1::2]]
-    others = [item for item in items if item.path not in slow]
-    num_first = max(len(items) // 2 - len(first), 0)
-    items[:] = [*first, *others[:num_first], *second, *others[num_first:]]
-
-
 @pytest.fixture(scope="module")
 def no_compile_cache() -> Iterator[None]:
     """For tests of what only a fresh compile tells: a cached program has the names of the first that was like it."""
