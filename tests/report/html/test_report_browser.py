@@ -25,8 +25,11 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def report(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a real training. Asked for after the browser, so that nothing is trained where there is none."""
+def report(browser: Any, no_compile_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a real training. Asked for after the browser, so that nothing is trained where there is none.
+
+    A program from the cache has no source lines and no buffers to report.
+    """
     return write_html_report(open_run(train(tmp_path_factory.mktemp("trained") / "run")))
 
 
