@@ -1,4 +1,4 @@
-"""A timeline of the memory: samples every so many steps, written to a file as it goes.
+"""A timeline of the memory: samples every N steps, written to a file as they are taken.
 
 Samples are taken at planned boundaries, between two steps: what is alive then is what the training keeps, the figures
 do not depend on how many steps happen to be in flight, and no step in between costs anything. The price is that the
@@ -33,7 +33,7 @@ class MemoryProfileConfig(CallbackConfig):
     log_dir: str = "logs/memory"
     """Folder of the file, relative to the working directory. The event file of the run has the samples, too."""
     profile_every_n_steps: int = 100
-    """Take a sample after every so many steps; -1 for one at the start only."""
+    """Take a sample every N steps; -1 for one at the start only."""
     log_device_memory: bool = True
     """Whether to ask the devices' allocators."""
 
@@ -45,7 +45,7 @@ class MemoryProfiler(Callback, config=MemoryProfileConfig):
     """Tracks the memory of devices and host, and who holds it, in `memory_profile.json`.
 
     The file is a JSON list that is whole at every moment. The first sample is taken before the first step; `step` is
-    the number of steps done. A training that goes on from a checkpoint goes on with its file.
+    the number of steps done. A training that resumes from a checkpoint continues its file.
 
     Args:
         config: How often, and where.

@@ -62,9 +62,9 @@ class LoggerTool(abc.ABC):
         """
 
     def rewind(self, step: int) -> None:
-        """Training goes on after `step`: rows of later steps that are there already will come again.
+        """Training resumes after `step`: rows of later steps that are already there will come again.
 
-        Called before any row of the training that goes on. A tool whose curves would show steps twice, or that may have
+        Called before any row of the resumed training. A tool whose curves would show steps twice, or that may have
         lost rows with a process that was killed, puts that right here.
         """
 

@@ -134,7 +134,7 @@ class ThreadedToolRunner(ToolRunner):
             if done.wait(self._flush_timeout_s):
                 return
         LOGGER.warning(
-            "The logging tool %s had not flushed after %g s; training goes on.", self.name, self._flush_timeout_s
+            "The logging tool %s had not flushed after %g s; training continues.", self.name, self._flush_timeout_s
         )
 
     def finalize(self, status: str) -> None:

@@ -27,9 +27,9 @@ class TrainerConfig(ConfigDict):
     gradient_accumulate_scan: bool = False
     """Go through the microbatches by scan: compiles faster and needs less memory, may run a little slower."""
     check_val_every_n_epoch: int = 1
-    """Validate after every so many epochs; -1 for never. Goes together with `check_val_every_n_steps`."""
+    """Validate every N epochs; -1 for never. Can be combined with `check_val_every_n_steps`."""
     check_val_every_n_steps: int = -1
-    """Validate after every so many steps; -1 for never. Goes together with `check_val_every_n_epoch`."""
+    """Validate every N steps; -1 for never. Can be combined with `check_val_every_n_epoch`."""
     check_for_nan: bool = True
     """Stop training at the first step whose loss or gradient norm is not finite."""
     raise_on_nan: bool = False
@@ -57,8 +57,8 @@ class TrainerConfig(ConfigDict):
     seed_eval: int = 0
     """Seed of evaluation, so that models with randomness in evaluation give the same metrics each time."""
     resume: Literal["never", "auto", "must"] = "never"
-    """Whether to continue the run in `log_path` from its newest good checkpoint: never, which starts in a new folder if
-    there is a run; if there is a checkpoint; or else fail."""
+    """`never`: start fresh, in a new folder if `log_path` holds a run. `auto`: resume from the newest good checkpoint if
+    there is one. `must`: fail if there is none."""
     save_on_interrupt: bool = True
     """Save on Ctrl-C and SIGTERM, where a callback keeps checkpoints."""
     max_recompiles: int = -1
@@ -66,7 +66,7 @@ class TrainerConfig(ConfigDict):
     on_too_many_recompiles: Literal["warn", "error"] = "warn"
     """What happens after more: a warning in the log, or an error that ends the training."""
     watchdog_timeout_s: float = -1
-    """End the process with exit code 78, and show where it hangs, when no step completes for so long; -1 for never."""
+    """Seconds without progress after which the process dumps its stacks and exits with 78; -1 for never."""
     max_inflight_steps: int = 2
     """How many steps the host may be ahead of the device; more hides longer pauses and holds more batches."""
 
