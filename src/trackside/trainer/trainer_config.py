@@ -57,8 +57,8 @@ class TrainerConfig(ConfigDict):
     seed_eval: int = 0
     """Seed of evaluation, so that models with randomness in evaluation give the same metrics each time."""
     resume: Literal["never", "auto", "must"] = "never"
-    """`never`: start fresh, in a new folder if `log_path` holds a run. `auto`: resume from the newest good checkpoint, if
-    there is one. `must`: fail if there is none."""
+    """`never`: start fresh, in a new folder if `log_path` holds a run. `auto`: resume from the newest good checkpoint
+    if there is one. `must`: fail if there is none."""
     save_on_interrupt: bool = True
     """Save on Ctrl-C and SIGTERM, where a callback keeps checkpoints."""
     max_recompiles: int = -1
