@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         events,
         findings,
         logger,
+        measured_run,
         metrics,
         profiling,
         report,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from trackside.config import ConfigDict, apply_overrides, load_config, register, save_config
     from trackside.errors import TracksideError
     from trackside.logger import Logger, LoggerConfig
+    from trackside.measured_run import run
     from trackside.runs import Run, open_run
     from trackside.trainer import (
         Batch,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         OptimizerConfig,
         ParallelConfig,
         SchedulerConfig,
+        Trainer,
         TrainerConfig,
         TrainerModule,
     )
@@ -54,6 +57,7 @@ _EXPORTS = {
     "Run": "runs",
     "SchedulerConfig": "trainer",
     "TracksideError": "errors",
+    "Trainer": "trainer",
     "TrainerConfig": "trainer",
     "TrainerModule": "trainer",
     "apply_overrides": "config",
@@ -66,11 +70,13 @@ _EXPORTS = {
     "findings": None,
     "load_config": "config",
     "logger": None,
+    "measured_run": None,
     "metrics": None,
     "open_run": "runs",
     "profiling": None,
     "register": "config",
     "report": None,
+    "run": "measured_run",
     "runs": None,
     "save_config": "config",
     "testing": None,
@@ -90,6 +96,7 @@ __all__ = [
     "Run",
     "SchedulerConfig",
     "TracksideError",
+    "Trainer",
     "TrainerConfig",
     "TrainerModule",
     "apply_overrides",
@@ -102,11 +109,13 @@ __all__ = [
     "findings",
     "load_config",
     "logger",
+    "measured_run",
     "metrics",
     "open_run",
     "profiling",
     "register",
     "report",
+    "run",
     "runs",
     "save_config",
     "testing",

@@ -1,0 +1,386 @@
+"""The calls of a loop that is not ours: each becomes a record, as the calls of the trainer's loop do.
+
+Nothing here waits for the device, but for what was asked for: a capture, or a sample of the memory, begins and ends
+between two steps, so there the steps in flight are waited for.
+"""
+
+import contextlib
+import functools
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from jax.profiler import StepTraceAnnotation
+
+from trackside.callbacks import CallbackList
+from trackside.clock import Clock
+from trackside.measured_run.call_output import CallOutput
+from trackside.measured_run.host_time import HostTime
+from trackside.measured_run.own_measurements import OwnMeasurements, StepFunction
+from trackside.measured_run.step_meter import StepMeter
+from trackside.profiling.call_record import CallRecord
+from trackside.profiling.compiles import compile_counter
+from trackside.profiling.ledger import DEVICE_WAIT, DISPATCH, OTHER
+from trackside.profiling.sentinel import RecompileSentinel, carry_over_methods
+from trackside.profiling.timers.device_outputs import TracedOutputError
+
+LOGGER = logging.getLogger(__name__)
+
+STEP_MARKER = "train"
+"""What steps are called in a trace."""
+MAX_UNACCOUNTED_CALLS = 64
+"""After as many calls, those that have completed are let go of, and all are accounted for."""
+MAX_INFLIGHT_CALLS = 4096
+"""A device that is further behind is no longer followed."""
+MIN_WAIT_S = 2e-4
+MOVES_ON_WITHIN = 0.1
+"""The loop has waited for a call if it moves on within this share of the wait after the call's completion."""
+LOOK_EVERY_S = 0.1
+"""How often rows that are due are written, and progress is shown."""
+
+
+class CallBook:
+    """Keeps the records of a loop's calls.
+
+    Args:
+        meter: Keeps account of them.
+        host: What the host does in between.
+        sentinel: Explains compiles.
+        measurements: What else is known of the steps.
+        callbacks: Who acts between steps.
+        look_up: Called now and then, after everything is accounted for.
+        clock: Where times come from.
+        step: Steps done before.
+    """
+
+    def __init__(
+        self,
+        meter: StepMeter,
+        host: HostTime,
+        sentinel: RecompileSentinel,
+        measurements: OwnMeasurements,
+        callbacks: CallbackList,
+        look_up: Callable[[], None],
+        clock: Clock,
+        step: int,
+    ):
+        self.step = step
+        """Steps so far."""
+        self.epoch = 1
+        self.is_closed = False
+        self.last: CallRecord | None = None
+        """The last call."""
+        self.functions: list[StepFunction] = []
+        """What is measured."""
+        self._is_busy = True
+        """Whether a call is not to be recorded as usual: it is the first, inside of another, or the run is over."""
+        self._window: deque[CallRecord] = deque()
+        self._meter = meter
+        self._host = host
+        self._sentinel = sentinel
+        self._measurements = measurements
+        self._callbacks = callbacks
+        self._look_up = look_up
+        self._clock = clock
+        self._has_begun = False
+        self._next_boundary = math.inf
+        self._next_look_s = 0.0
+        self._said: set[str] = set()
+        measurements.functions = self.functions
+
+    def measure(self, function: Callable[..., Any], name: str, steps_per_call: int) -> Callable[..., Any]:
+        """The function, with each of its calls recorded.
+
+        Args:
+            function: The function.
+            name: What it is called.
+            steps_per_call: How many steps a call makes.
+        """
+        made = StepFunction(function, name, steps_per_call)
+        self.functions.append(made)
+        host, meter, now, calls, window = (
+            self._host,
+            self._meter,
+            self._clock.now,
+            self._meter.ledger.calls,
+            self._window,
+        )
+        ends, counter, output, thread_id = meter.ends, compile_counter(), CallOutput(), get_ident()
+        is_new = True
+        find, measurements = output.find, self._measurements
+
+        # One plain function, with everything in reach: this is paid for at every step.
+        @functools.wraps(function)
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_new
+            if self._is_busy or get_ident() != thread_id:
+                if not self._may_begin():
+                    return self._call_unrecorded(made, args, kwargs)
+                self._begin()
+            if host.depth and not steps_per_call:
+                return self._call_in_part(made, args, kwargs)
+            self._is_busy = True
+            started_s = now()
+            num_events, spans = counter.num_events, host.spans
+            spans.append((host.part, started_s))
+            host.spans, host.before, host.call_s = [], spans, started_s
+            try:
+                was_idle = not window or window[-1].report.is_ready()
+            except Exception:  # gone: it was donated to a later call
+                was_idle = False
+            try:
+                if measurements.capture_state == "tracing":
+                    with StepTraceAnnotation(STEP_MARKER, step_num=self.step + 1):
+                        result = function(*args, **kwargs)
+                else:
+                    result = function(*args, **kwargs) if kwargs else function(*args)
+                dispatched_s = now()
+                report = find(result)
+            except BaseException as error:
+                self._is_busy = False
+                host.spans, host.before = [*host.before, (DISPATCH, now())], None
+                if type(error) is TracedOutputError:  # part of another function, which JAX is tracing
+                    return result  # pyright: ignore[reportPossiblyUnboundVariable]
+                raise
+            record = CallRecord(
+                self.step + 1,
+                steps_per_call,
+                host.num_samples,
+                self.epoch,
+                call_s := host.call_s,  # later than its start if something was compiled, which is accounted for
+                call_s,
+                call_s,
+                call_s,
+                dispatched_s,
+                was_idle,
+                False,
+                report,
+                None,
+            )
+            record.before, host.before = host.before, None
+            host.num_samples = 0
+            self.last = record
+            self.step = step = self.step + steps_per_call
+            made.num_calls += 1
+            calls.append(record)
+            if report is None:
+                self._let_go(record)
+            else:
+                window.append(record)
+            if counter.num_events != num_events or is_new:
+                is_new = False
+                self._account_compile(record, made, args, kwargs, num_events, started_s)
+            elif started_s > ends.next_watch_s and report is not None:
+                ends.watch(record)
+            if len(calls) >= MAX_UNACCOUNTED_CALLS:
+                self.retire()
+                meter.ledger.account()
+            if step >= self._next_boundary or dispatched_s >= self._next_look_s:
+                self._between_steps()
+            self._is_busy = False
+            return result
+
+        made.output = output
+        carry_over_methods(function, measured)
+        return measured
+
+    # --- calls that are no steps of this loop -------------------------------------------------------------------------
+
+    def _call_unrecorded(self, made: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call inside of another, or after the end, or on another thread: nothing but a call."""
+        if self.is_closed:
+            self.say_once(f"{made.name} was called after the run was closed: it works, and is not measured")
+        elif not self._host.is_own_thread:
+            self.say_once(
+                f"{made.name} was called on another thread than the one that opened the run: it works, and is not "
+                "measured; open the run on the thread that trains"
+            )
+        made.num_other_calls += 1
+        return made.function(*args, **kwargs)
+
+    def _call_in_part(self, made: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a function that makes no step, in a part of its own: the part has its time."""
+        num_events = compile_counter().num_events
+        result = made.function(*args, **kwargs)
+        made.num_other_calls += 1
+        self._meter.device.pause()  # it is busy with other things than steps
+        if compile_counter().num_events != num_events or made.num_other_calls == 1:
+            self._explain(made, args, kwargs, num_events, self.step)
+        return result
+
+    def say_once(self, message: str) -> None:
+        """Warn of something, the first time that it happens."""
+        if message not in self._said:
+            self._said.add(message)
+            LOGGER.warning("%s", message)
+
+    # --- after a call -------------------------------------------------------------------------------------------------
+
+    def _account_compile(
+        self,
+        record: CallRecord,
+        made: StepFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        num_events: int,
+        started_s: float,
+    ) -> None:
+        """Something was compiled during a call, or it is the first: remember its arguments, and say what changed."""
+        if made.num_calls == 1:
+            self._measurements.learn_device(record.report)
+        has_compiled = compile_counter().num_events != num_events
+        if has_compiled:
+            self._meter.ledger.account()
+            self._meter.device.pause()  # such a call says nothing about the device
+        made.learn(args, kwargs)
+        try:
+            is_own = self._explain(made, args, kwargs, num_events, record.last_step)
+        except BaseException:
+            self._is_busy = False
+            raise
+        if is_own:
+            record.is_disturbed = True
+            self._measurements.exclude_time(record.dispatched_s - started_s)
+
+    def _explain(
+        self, made: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any], num_events: int, step: int
+    ) -> bool:
+        """Whether the function itself was compiled; the sentinel says why."""
+        if compile_counter().num_events == num_events:
+            self._sentinel.remember(made.name, args, kwargs, made.function)
+            return False
+        is_own = self._sentinel.compiled(made.name, args, kwargs, step=step, function=made.function, since=num_events)
+        if not is_own and made.num_calls + made.num_other_calls <= 1:
+            self._sentinel.remember(made.name, args, kwargs, made.function)
+        return is_own
+
+    def _may_begin(self) -> bool:
+        return not (self._has_begun or self.is_closed) and self._host.is_own_thread
+
+    def _begin(self) -> None:
+        """The first call is about to be made."""
+        self._has_begun, self._is_busy = True, False
+        self._host.end_set_up()
+        self._host.settle()
+        self._callbacks.call("on_training_epoch_start", self.epoch)
+        self._next_boundary = self._callbacks.next_boundary(self.step)
+
+    def retire(self, num_kept: int = 1) -> None:
+        """Let go of calls that have completed.
+
+        Args:
+            num_kept: How many are kept: the last, which shows whether the device is idle.
+        """
+        window, add, conclude = self._window, self._meter.step_times.add, self._meter.ends.conclude
+        is_captured, now_s = self._measurements.capture_state != "none", self._clock.now()
+        while len(window) > num_kept:
+            record = window.popleft()
+            following = window[0] if window else None
+            if following is None or not following.was_idle:  # else it was found complete then
+                try:
+                    if not record.report.is_ready():
+                        if len(window) < MAX_INFLIGHT_CALLS:
+                            window.appendleft(record)
+                            break
+                        self._let_go(record)
+                except Exception:  # donated, or failed, which JAX reports where the value is used
+                    self._lose(record)
+            if record.completed_s != record.completed_s:  # not a number yet
+                if record.found_s > now_s:
+                    record.found_s = now_s
+                conclude(record, () if following is None else (following,))
+            completed_s, num_steps = record.completed_s, record.num_steps
+            if following is not None and completed_s - record.dispatched_s >= MIN_WAIT_S:
+                self._meter.ledger.move(OTHER, DEVICE_WAIT, waited_for(record, following))
+            if num_steps:
+                last_step = record.first_step + num_steps - 1
+                add(last_step, completed_s, record.is_disturbed or is_captured, num_steps)
+            record.report = None
+
+    def _lose(self, record: CallRecord) -> None:
+        for made in self.functions:
+            made.output.on_lost()
+        self._let_go(record)
+
+    def _let_go(self, record: CallRecord) -> None:
+        """Record that it is not known when a call completed."""
+        record.is_disturbed, record.completed_s = True, record.dispatched_s
+
+    def wait_for_calls(self) -> None:
+        """Wait for the calls in flight."""
+        before = self._host.enter(DEVICE_WAIT)
+        for record in self._window:
+            with contextlib.suppress(Exception):  # gone, or failed: see `retire`
+                if not record.report.is_ready():
+                    record.report.block_until_ready()
+                    record.awaited_s = self._clock.now()
+        self._host.enter(before)
+        self.retire(num_kept=0)
+
+    # --- between two steps --------------------------------------------------------------------------------------------
+
+    def _between_steps(self) -> None:
+        """Do what is due after a step, before its result is given to the loop."""
+        self._host.settle()
+        try:
+            if self.step >= self._next_boundary:
+                self._at_boundary()
+            self.retire()
+            self._sentinel.flush(self.step)
+            self._meter.log_if_due(self.step)
+            self._look_up()
+            self._next_look_s = self._clock.now() + LOOK_EVERY_S
+        finally:
+            self._is_busy = False
+            self._host.settle()
+
+    def _at_boundary(self) -> None:
+        acting = self._callbacks.decide(self.step)
+        if acting:
+            self.wait_for_calls()
+            self._host.settle()
+            self._callbacks.act(acting, self.epoch, self.step)
+            self._meter.step_times.break_off()
+            self._callbacks.call("on_settled", self.epoch, self.step)
+        self._next_boundary = self._callbacks.next_boundary(self.step)
+
+    def interrupt(self, is_validation: bool) -> None:
+        """Something that is no training is about to begin.
+
+        Args:
+            is_validation: Whether the device is busy with it, and captures of steps are to end before.
+        """
+        self._meter.step_times.break_off()
+        if is_validation:
+            self._meter.device.pause()
+            if self._measurements.capture_state == "tracing":
+                self.wait_for_calls()
+                self._host.settle()
+                self._callbacks.call("on_validation_epoch_start", self.epoch, self.step)
+                self._next_boundary = self._callbacks.next_boundary(self.step)
+
+    def close(self) -> None:
+        """Wait for the calls in flight, and record none from now on."""
+        self.is_closed = self._is_busy = True
+        self.wait_for_calls()
+
+
+def waited_for(call: CallRecord, following: CallRecord) -> float:
+    """How long the loop's own code waited for a call, as it does when it reads the loss; 0 if it did something else.
+
+    Nobody sees what that code does. But if it moves on just when the call completes, that is what it has waited for.
+
+    Args:
+        call: A call that has completed.
+        following: The call after it.
+    """
+    if not following.before or call.seen_s == math.inf or call.is_disturbed:
+        return 0.0
+    part, until_s = following.before[0]
+    waited_s = call.completed_s - call.dispatched_s
+    if part != OTHER or waited_s < MIN_WAIT_S:
+        return 0.0
+    return waited_s if 0 <= until_s - call.completed_s <= max(MOVES_ON_WITHIN * waited_s, MIN_WAIT_S) else 0.0

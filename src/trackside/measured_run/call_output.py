@@ -1,0 +1,118 @@
+"""Which array of what a step returned shows that the step has completed.
+
+All arrays of an execution are computed at the same time, so one is enough. It must not be one that the user donates to
+the next call, since such an array is gone before it can be looked at. The smallest one near the top, such as a loss, is
+the best guess; a look at the first few calls shows which ones really stay.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from trackside.measured_run.tree_getter import build_getter
+from trackside.profiling.timers.device_outputs import TracedOutputError, find_arrays
+
+MAX_BYTES = 65536
+"""Larger arrays are not kept beyond the call."""
+NUM_LEARNING_CALLS = 3
+"""After as many calls in which nothing was donated, the choice stands."""
+_MAX_CANDIDATES = 64
+
+
+class Complete:
+    """What stands for a call that was over when it returned, as on the CPU with PyTorch and numpy."""
+
+    def is_ready(self) -> bool:
+        """It is."""
+        return True
+
+    def block_until_ready(self) -> None:
+        """Nothing to wait for."""
+
+
+COMPLETE = Complete()
+
+
+class CallOutput:
+    """Finds the array to look at in what the calls of one function return."""
+
+    def __init__(self) -> None:
+        self._get: Callable[[Any], Any] | None = None
+        self._kind: type | None = None
+        self._num_calls = 0
+        self._donated: set[Any] = set()
+        self._last: dict[Any, Any] = {}
+        """Candidates of the call before by their paths, while it is being learned which of them stay."""
+
+    def find(self, output: Any) -> Any:
+        """What shows that a call has completed: an array, or something like one; None if there is nothing.
+
+        Raises:
+            TracedOutputError: JAX was tracing the function, so it computed nothing.
+        """
+        if self._num_calls > NUM_LEARNING_CALLS:
+            if self._get is None:
+                return None
+            try:
+                array = self._get(output)
+            except (TypeError, LookupError, AttributeError):  # another structure than before
+                array = None
+            if type(array) is self._kind:
+                return array
+        return self._search(output)
+
+    def on_lost(self) -> None:
+        """The array that was chosen is gone: look which ones stay."""
+        self._get, self._num_calls = None, 0
+
+    def _search(self, output: Any) -> Any:
+        candidates = _candidates(output)
+        if not candidates:
+            self._last = {}
+            return self._without_arrays(output)
+        self._learn()
+        self._num_calls += 1
+        self._last = {path: array for path, array in candidates.items() if array.nbytes <= MAX_BYTES}
+        if self._num_calls > NUM_LEARNING_CALLS:
+            self._last = {}
+        for path, array in candidates.items():
+            if path not in self._donated and (getter := build_getter(path)) is not None:
+                self._get, self._kind = getter, type(array)
+                return array
+        self._get = None
+        return None
+
+    def _learn(self) -> None:
+        """See which arrays of the call before were donated to this one."""
+        donated = {path for path, array in self._last.items() if array.is_deleted()}
+        if not donated <= self._donated:
+            self._donated |= donated
+            self._num_calls = 0
+
+    def _without_arrays(self, output: Any) -> Any:
+        if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "cuda") and torch.cuda.is_available():
+            events = find_arrays(output)
+            return events[0] if events else COMPLETE
+        return COMPLETE
+
+
+def _candidates(output: Any) -> dict[Any, jax.Array]:
+    """The arrays of an output by their paths, the best guess first.
+
+    Raises:
+        TracedOutputError: There are values that JAX traces with.
+    """
+    found = []
+    for place, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(output)):
+        if not isinstance(leaf, jax.Array):
+            continue
+        if isinstance(leaf, Tracer):
+            raise TracedOutputError
+        if isinstance(leaf.dtype, np.dtype):  # typed keys cannot be looked at
+            found.append((leaf.size, len(path), -place, tuple(path), leaf))
+    found.sort(key=lambda one: one[:3])
+    return {path: leaf for *_, path, leaf in found[:_MAX_CANDIDATES]}

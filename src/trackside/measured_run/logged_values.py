@@ -1,0 +1,340 @@
+"""What a loop of the user's own logs: values that a device may still be computing, written when they are there.
+
+Nothing waits for them. They are kept, a row for each step and mode, until the device is done with them, and written in
+the order in which they were logged. Only the end of the run waits.
+"""
+
+import logging
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from numpy import asarray
+
+from trackside.clock import Clock
+from trackside.errors import MetricError
+from trackside.logger import Logger
+from trackside.profiling.call_record import CallRecord
+from trackside.text import a_type
+
+LOGGER = logging.getLogger(__name__)
+
+MAX_ROWS = 4096
+"""Rows that are kept at most. A device is rarely more than some dozens of steps behind."""
+WRITE_AT = 64
+WRITE_EVERY_S = 0.02
+"""Rows are written a few at a time, which costs less than one by one."""
+MODES = {"train": "train", "val": "val", "validation": "val", "test": "test"}
+"""What a name may begin with, as in `val/loss`, and what its rows are logged under."""
+
+MAX_KNOWN = 256
+"""Kinds of arrays that are remembered as numbers."""
+
+_NUMBERS = frozenset({float, int, bool})
+_Row = tuple[dict[str, Any], int, int, str, CallRecord | None, bool]
+"""Values of one step that are not written yet, the step, its epoch, what they are logged under, the call before, and
+whether the only value is what shows that this call has completed."""
+
+
+class LoggedValues:
+    """Keeps logged values until they are there, and writes them.
+
+    Args:
+        logger: Gets the rows.
+        clock: Where times come from.
+        settle_calls: Called before rows are written, so that it is known when calls completed.
+        say_once: Warns of something, the first time that it happens.
+    """
+
+    def __init__(
+        self,
+        logger: Logger,
+        clock: Clock,
+        settle_calls: Callable[[], None],
+        say_once: Callable[[str], None],
+    ):
+        self.latest: dict[str, float] = {}
+        """The last values of training that were written."""
+        self._logger = logger
+        self._now = clock.now
+        self._settle_calls = settle_calls
+        self._say_once = say_once
+        self._added: list[_Row] = []
+        """What was logged since rows were written. It becomes rows there, all at once."""
+        self._open: dict[str, _Row] = {}
+        """The row of each mode that may still get more values."""
+        self._rows: deque[_Row] = deque()
+        self._next_write_s = -math.inf
+        self._array_type: type | None = None
+        self._known: dict[int, Any] = {}
+        """What JAX calls the abstract values of arrays that were found to be numbers: a jitted function always returns
+        the same ones."""
+        self._last_call: CallRecord | None = None
+        """The one after which something was logged last."""
+
+    def add(
+        self, values: dict[str, Any], step: int, epoch: int, mode: str, call: CallRecord | None, now_s: float
+    ) -> None:
+        """Keep values.
+
+        Args:
+            values: Numbers by name, on the host or a device; dicts of them count by `name/inner_name`. They are kept.
+            step: The step that they belong to.
+            epoch: Its epoch.
+            mode: What they are logged under, unless their names say something else.
+            call: The last call of a step.
+            now_s: What the clock shows.
+
+        Raises:
+            MetricError: A value is no number, or JAX is tracing it.
+        """
+        by_mode: dict[str, dict[str, Any]] = {}
+        for name, value in _flat(values, ""):
+            first, _, rest = name.partition("/")
+            is_mode = bool(rest) and first in MODES
+            row = by_mode.setdefault(MODES[first] if is_mode else mode, {})
+            row[rest if is_mode else name] = self._checked(name, value)
+        for row_mode, row in by_mode.items():
+            self._added.append((row, step, epoch, row_mode, call, False))
+        self._last_call = call
+        if len(self._added) >= WRITE_AT or now_s >= self._next_write_s:
+            self.write()
+
+    def add_at_once(self, values: dict[str, Any], step: int, epoch: int, call: CallRecord | None) -> bool:
+        """Keep values of training if that is all there is to do: they are as before, and no rows are to be written.
+
+        Args:
+            values: As for `add`.
+            step: The step that they belong to.
+            epoch: Its epoch.
+            call: The last call of a step, which was just made if nothing was logged since.
+
+        Returns:
+            Whether they are kept; else `add` has to be called.
+        """
+        added = self._added
+        if call is self._last_call or call is None or len(added) >= WRITE_AT or call.dispatched_s >= self._next_write_s:
+            return False
+        array_type, known, value = self._array_type, self._known, None
+        for name, value in values.items():
+            kind = type(value)
+            if ((kind is not array_type or id(value.aval) not in known) and kind is not float) or "/" in name:
+                return False
+        added.append((values, step, epoch, "train", call, value is call.report and len(values) == 1))
+        self._last_call = call
+        return True
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Raise what `add` would raise."""
+        for name, value in _flat(values, ""):
+            self._checked(name, value)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """A value that can be read as a number once it is there."""
+        kind = type(value)
+        if kind in _NUMBERS:
+            return float(value)
+        if kind is self._array_type and id(value.aval) in self._known:
+            return value
+        if isinstance(value, jax.Array):
+            if isinstance(value, Tracer):
+                raise MetricError(
+                    f"run.log: {name!r} is being traced by JAX, so it has no value; return it from the jitted "
+                    "function, and log what the call gives"
+                )
+            if value.size != 1 or not _is_number(value.dtype):
+                raise _not_a_number(name, f"an array of shape {value.shape} and type {value.dtype}")
+            self._know(value)
+            return value
+        if _is_torch(value):
+            if value.numel() != 1:
+                raise _not_a_number(name, f"a tensor of shape {tuple(value.shape)}")
+            return _TorchValue(value.detach())  # a loss would keep the whole graph of its computation
+        try:
+            array = np.asarray(value)
+            if array.size != 1 or not _is_number(array.dtype):
+                raise TypeError
+            return float(array.item())
+        except (TypeError, ValueError):
+            raise _not_a_number(name, "None" if value is None else f"{value!r}, {a_type(value)}") from None
+
+    def _know(self, array: jax.Array) -> None:
+        """Remember that arrays such as this one are numbers."""
+        if len(self._known) >= MAX_KNOWN or self._array_type is not type(array):
+            self._known.clear()
+        self._array_type = type(array)
+        self._known[id(array.aval)] = array.aval
+
+    def _build_rows(self) -> None:
+        """Make rows of what was logged: one for all that has the same step and mode."""
+        opened, rows = self._open, self._rows
+        for added in self._added:
+            mode = added[3]
+            row = opened.get(mode)
+            if row is not None:
+                if row[1] == added[1]:
+                    row[0].update(added[0])
+                    opened[mode] = (*row[:5], False)
+                    continue
+                rows.append(row)
+            opened[mode] = added
+        self._added.clear()
+
+    def write(self) -> None:
+        """Write the rows whose values are there, in order, up to the first whose are not."""
+        self._next_write_s = self._now() + WRITE_EVERY_S
+        self._build_rows()
+        if not self._rows:
+            return
+        self._settle_calls()
+        rows, written = self._rows, []
+        while rows and self._read(rows[0]):
+            row = rows.popleft()
+            if row[3] != "train":
+                self._write_train(written)
+                written = []
+                self._write_other(row)
+            elif row[0]:
+                written.append(row)
+        self._write_train(written)
+        if len(self._rows) > MAX_ROWS:
+            self._rows.popleft()
+            self._say_once(
+                f"run.log: the device is more than {MAX_ROWS} rows behind; the oldest are dropped. Log less often with "
+                "every=N"
+            )
+
+    def finish(self) -> None:
+        """Wait for all values, and write them."""
+        self._build_rows()
+        self._rows.extend(sorted(self._open.values(), key=lambda row: row[1]))
+        self._open.clear()
+        for row in self._rows:
+            for name, value in list(row[0].items()):
+                try:
+                    if type(value) is not float:
+                        value.block_until_ready()
+                except Exception as error:
+                    self._drop(row, name, error)
+        self.write()
+
+    def _read(self, row: _Row) -> bool:
+        """Put numbers in the place of values that are there; whether all are."""
+        values, _, _, _, call, is_report = row
+        is_complete = is_report and call is not None and call.report is None and not call.is_disturbed
+        try:
+            for name, value in values.items():
+                if type(value) is not float:
+                    if not (is_complete or value.is_ready()):
+                        return False
+                    values[name] = float(asarray(value).item())
+        except Exception:  # donated since, or its computation has failed
+            return self._read_rest(row)
+        return True
+
+    def _read_rest(self, row: _Row) -> bool:
+        """Read a row without the values that cannot be read."""
+        for name, value in list(row[0].items()):
+            try:
+                if type(value) is not float:
+                    if not value.is_ready():
+                        return False
+                    row[0][name] = float(asarray(value).item())
+            except Exception as error:
+                self._drop(row, name, error)
+        return True
+
+    def _drop(self, row: _Row, name: str, error: Exception) -> None:
+        row[0].pop(name, None)
+        why = "it was donated to a later call before it was there; log a value that no call is given"
+        is_donated = "deleted" in str(error)
+        self._say_once(f"run.log: {name!r} could not be read: {why if is_donated else error}")
+
+    def _write_train(self, rows: list[_Row]) -> None:
+        """Write rows of training, all at once."""
+        if not rows:
+            return
+        now_s, given = self._now(), []
+        for values, step, epoch, _, call, _ in rows:
+            completed_s = now_s if call is None else call.completed_s
+            if completed_s != completed_s:  # not a number: nobody saw it yet
+                completed_s = now_s
+            given.append((values, step, epoch, completed_s))
+        self.latest = given[-1][0]
+        logger = self._logger
+        had_nans = logger.found_nans
+        logger.log_rows(given)
+        if logger.found_nans and not had_nans:
+            self._note_non_finite(given)
+
+    def _write_other(self, row: _Row) -> None:
+        values, step, epoch, mode, *_ = row
+        if not values:
+            return
+        logger, before = self._logger, self._logger.epoch
+        logger.epoch = epoch
+        try:
+            logger.log_host_metrics(values, step, mode)
+        finally:
+            logger.epoch = before
+
+    def _note_non_finite(self, rows: list[tuple[dict[str, float], int, int, float]]) -> None:
+        """Write down the first value of training that was not finite."""
+        for values, step, *_ in rows:
+            if bad := {name: value for name, value in values.items() if not math.isfinite(value)}:
+                self._logger.report_non_finite(bad, step)
+                return
+
+
+class _TorchValue:
+    """A number of PyTorch, which a GPU may still be computing."""
+
+    def __init__(self, tensor: Any):
+        self._tensor = tensor
+        self._event = None
+        if tensor.is_cuda:
+            torch = sys.modules["torch"]
+            self._event = torch.cuda.current_stream(tensor.device).record_event()
+
+    def is_ready(self) -> bool:
+        return self._event is None or self._event.query()
+
+    def block_until_ready(self) -> None:
+        if self._event is not None:
+            self._event.synchronize()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        del dtype, copy
+        return np.asarray(self._tensor.item())
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise MetricError(f"run.log: expected names that are strings, got {name!r}")
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_number(dtype: Any) -> bool:
+    is_small_float = "float" in getattr(dtype, "name", "")  # bfloat16 and the like, which numpy does not know
+    return isinstance(dtype, np.dtype) and (dtype.kind in "biuf" or is_small_float)
+
+
+def _not_a_number(name: str, what: str) -> MetricError:
+    return MetricError(
+        f"run.log: {name!r} is {what}, which is not one number; log a scalar, such as its mean, or use run.logger for "
+        "images, text and histograms"
+    )

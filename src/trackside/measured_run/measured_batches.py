@@ -1,0 +1,180 @@
+"""A loader in a loop of the user's own: how long the loop waits for each batch, and how many examples it gets.
+
+The user's object is neither changed nor copied. A proxy forwards everything to it, and times `next` on its iterators.
+"""
+
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from trackside.clock import Clock
+from trackside.errors import DataError
+from trackside.measured_run.host_time import HostTime
+from trackside.measured_run.tree_getter import build_getter
+from trackside.profiling.ledger import DATA_WAIT
+
+_OWN = ("_loader", "_passes")
+
+
+class Passes(Protocol):
+    """Who hears of passes over loaders."""
+
+    host: HostTime
+    clock: Clock
+
+    def begin_pass(self, iterator: "MeasuredIterator", loader: Any) -> None:
+        """A pass begins."""
+        ...
+
+    def learn_batch(self, batch: Any) -> None:
+        """The first batch has come."""
+        ...
+
+    def end_pass(self, iterator: "MeasuredIterator") -> None:
+        """A pass is over: the loader has no more batches."""
+        ...
+
+    def say_once(self, message: str) -> None:
+        """Warn of something, the first time that it happens."""
+        ...
+
+
+def measure_batches(loader: Any, passes: Passes) -> Any:
+    """A loader whose batches are timed, with the length and the attributes of the one given.
+
+    Args:
+        loader: Any iterable.
+        passes: Hears of its passes.
+
+    Raises:
+        DataError: It cannot be iterated over.
+    """
+    if isinstance(loader, MeasuredBatches | MeasuredIterator):
+        passes.say_once("run.batches: this loader is wrapped already; it is measured once")
+        return loader
+    if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise DataError(
+            f"run.batches: {type(loader).__name__} cannot be iterated over; give an iterable of batches, such as a "
+            "list, a generator or a loader"
+        )
+    has_length = hasattr(loader, "__len__")
+    if hasattr(loader, "__next__"):
+        return (_SizedIterator if has_length else MeasuredIterator)(loader, passes)
+    return (_SizedBatches if has_length else MeasuredBatches)(loader, passes)
+
+
+class MeasuredBatches:
+    """A loader that is measured. Made by `run.batches`."""
+
+    def __init__(self, loader: Any, passes: Passes):
+        self._loader = loader
+        self._passes = passes
+
+    def __iter__(self) -> Iterator[Any]:
+        host = self._passes.host
+        if host.depth or not host.is_own_thread:
+            return MeasuredIterator(iter(self._loader), self._passes, self._loader)
+        before = host.enter(DATA_WAIT)  # a loader may start its workers here
+        try:
+            return MeasuredIterator(iter(self._loader), self._passes, self._loader)
+        finally:
+            host.enter(before)
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute in _OWN:  # not set yet, as while being copied
+            raise AttributeError(attribute)
+        return getattr(self._loader, attribute)
+
+
+class MeasuredIterator:
+    """An iterator that is measured, with the state methods of the one given."""
+
+    def __init__(self, iterator: Iterator[Any], passes: Passes, loader: Any = None):
+        self._iterator = iterator
+        self._passes = passes
+        self._loader = iterator if loader is None else loader
+        self._host = passes.host
+        self._now = passes.clock.now
+        self._count = _count_unknown
+        self._is_new = True
+
+    def __iter__(self) -> "MeasuredIterator":
+        return self
+
+    def __next__(self) -> Any:
+        host = self._host
+        if host.depth or get_ident() != host.thread_id:
+            return self._next_elsewhere()
+        if self._is_new:
+            self._begin()
+        host.spans.append((host.part, self._now()))
+        try:
+            batch = next(self._iterator)
+        except BaseException as error:
+            host.spans.append((DATA_WAIT, self._now()))
+            if isinstance(error, StopIteration):
+                self._passes.end_pass(self)
+            raise
+        host.spans.append((DATA_WAIT, self._now()))
+        try:
+            host.num_samples += self._count(batch)
+        except Exception:  # the first batch, or one of another form
+            self._count = self._learn(batch)
+        return batch
+
+    def _begin(self) -> None:
+        self._is_new = False
+        self._passes.begin_pass(self, self._loader)
+
+    def _next_elsewhere(self) -> Any:
+        """A batch inside of a part, which has its time, or on another thread, whose time nobody keeps account of."""
+        if not self._host.is_own_thread:
+            self._passes.say_once(
+                "run.batches: batches are taken on another thread than the loop's, so waiting for them is not "
+                "measured; wrap what the loop itself iterates over, as in run.batches(prefetch(loader))"
+            )
+        return next(self._iterator)
+
+    def _learn(self, batch: Any) -> Callable[[Any], int]:
+        self._passes.learn_batch(batch)
+        count = build_count(batch)
+        self._host.num_samples += count(batch)
+        return count
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "_iterator":  # not set yet, as while being copied
+            raise AttributeError(attribute)
+        return getattr(self._iterator, attribute)
+
+
+def build_count(batch: Any) -> Callable[[Any], int]:
+    """A function that counts the examples of batches like this one: the length of their first array."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if np.ndim(leaf) and (get := build_getter(path)) is not None:
+            return lambda one: get(one).shape[0]
+    return _count_none
+
+
+def _count_none(batch: Any) -> int:
+    del batch
+    return 0
+
+
+def _count_unknown(batch: Any) -> int:
+    raise LookupError(f"nothing is known yet of batches such as {type(batch)}")
+
+
+# Python looks for this method in the class: a loader without a length must not seem to have one.
+
+
+class _SizedBatches(MeasuredBatches):
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+class _SizedIterator(MeasuredIterator):
+    def __len__(self) -> int:
+        return len(self._iterator)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,150 @@
+"""What is known of the steps of a loop that is not ours: which functions they are, and what these were given."""
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from trackside.logger import Logger
+from trackside.measured_run.call_output import CallOutput
+from trackside.measured_run.step_measurements import StepMeasurements
+from trackside.profiling.signature import jitted_name, named_arguments
+from trackside.trace.flops import count_flops
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class StepFunction:
+    """A function whose calls are measured."""
+
+    function: Callable[..., Any]
+    name: str
+    steps_per_call: int
+    num_calls: int = 0
+    """Calls that were recorded."""
+    num_other_calls: int = 0
+    """Calls that were not, such as those inside of others."""
+    output: CallOutput = field(default_factory=CallOutput)
+    _forms: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember the forms of the arguments, not the arrays."""
+        try:
+            self._forms = jax.tree.map(_form, (args, kwargs))
+        except Exception:  # containers of the user's own may raise anything, and the loop must go on
+            LOGGER.debug("the arguments of %s could not be described", self.name, exc_info=True)
+
+    def forms(self) -> dict[str, Any]:
+        """The forms of its arguments by name."""
+        return {} if self._forms is None else dict(named_arguments(*self._forms, self.function))
+
+    def traced(self) -> Any:
+        """As it was traced when it was compiled, which JAX remembers; None for what is not jitted."""
+        trace = getattr(self.function, "trace", None)
+        if trace is None or self._forms is None:
+            return None
+        args, kwargs = self._forms
+        return trace(*args, **kwargs)
+
+    @functools.cached_property
+    def flops(self) -> float | None:
+        """The model's own FLOPs of a call; None where they cannot be counted."""
+        traced = self.traced()
+        return None if traced is None else count_flops(traced).model_flops
+
+
+class OwnMeasurements(StepMeasurements):
+    """What callbacks may ask about the steps of a loop of the user's own.
+
+    Args:
+        logger: Whose `step_time` leaves out steps that a capture disturbs.
+        read_step: Gives the steps so far.
+    """
+
+    def __init__(self, logger: Logger, read_step: Callable[[], int]):
+        super().__init__(logger)
+        self.functions: list[StepFunction] = []
+        """What is measured."""
+        self._read_step = read_step
+        self._device_kind = ""
+        self._num_devices = 1
+
+    @property
+    def current_step(self) -> int:
+        """Steps so far."""
+        return self._read_step()
+
+    @property
+    def device_kind(self) -> str:
+        """What the device is called by its maker; empty before the first step of JAX."""
+        return self._device_kind
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices the first step ran on."""
+        return self._num_devices
+
+    def learn_device(self, report: Any) -> None:
+        """Learn from what a call returned where it runs, and write that down, once."""
+        if self._device_kind:
+            return
+        if isinstance(report, jax.Array):
+            devices = report.sharding.device_set
+            self._device_kind, self._num_devices = next(iter(devices)).device_kind, len(devices)
+            self._logger.log_environment(
+                {"devices": [str(device) for device in jax.devices()], "backend": jax.default_backend()}
+            )
+        elif report is not None:
+            self._device_kind = "host"
+            self._logger.log_environment({"devices": ["host"], "backend": "cpu"})
+
+    def exclude_time(self, seconds: float) -> None:
+        """Leave time that just passed out of the logged step times."""
+        self._logger.exclude_time(seconds)
+
+    @property
+    def _called(self) -> list[StepFunction]:
+        return [made for made in self.functions if made.num_calls]
+
+    @property
+    def program(self) -> str | None:
+        """The compiled program, if the step is one jitted function."""
+        called = self._called
+        name = jitted_name(called[0].function) if len(called) == 1 else None
+        return None if name is None else f"jit_{name}"
+
+    def memory_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arrays by their form: what the functions are given, by the names of their arguments."""
+        forms: dict[str, Any] = {}
+        for made in self._called:
+            forms |= {name: form for name, form in made.forms().items() if name not in forms}
+        return {}, forms
+
+    def traced_step(self) -> Any:
+        """The step as JAX has traced it, if it is one jitted function."""
+        called = self._called
+        try:
+            return called[0].traced() if len(called) == 1 else None
+        except Exception:  # arguments that cannot be described: the capture goes without its FLOPs
+            return None
+
+    def flops_per_step(self) -> float | None:
+        """The FLOPs of all calls so far, by step; None where those of a function are not known."""
+        called, num_steps = self._called, sum(made.num_calls * made.steps_per_call for made in self._called)
+        flops = [made.flops for made in called]
+        if not num_steps or not all(flops):
+            return None
+        return sum(made.num_calls * (one or 0.0) for made, one in zip(called, flops, strict=True)) / num_steps
+
+
+def _form(leaf: Any) -> Any:
+    """What JAX has to know of an array to find what it has traced; anything else as it is."""
+    if isinstance(leaf, jax.Array):
+        is_weak = getattr(leaf, "weak_type", False)  # typed keys have none
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=is_weak)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, np.ndarray) else leaf

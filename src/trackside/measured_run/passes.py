@@ -1,0 +1,86 @@
+"""The passes of a loop over its loaders: which of them are epochs, and what comes between two of them."""
+
+import weakref
+from typing import Any
+
+from trackside.clock import Clock
+from trackside.logger import Logger
+from trackside.measured_run.call_book import CallBook
+from trackside.measured_run.host_time import HostTime
+from trackside.measured_run.loader_description import describe_loader
+from trackside.measured_run.measured_batches import MeasuredIterator
+from trackside.measured_run.progress_bar import ProgressBar, ProgressLines
+from trackside.measured_run.step_meter import StepMeter
+
+
+class Passes:
+    """Counts epochs: a pass that does not begin inside of another is one.
+
+    Args:
+        host: What the host does.
+        book: The calls.
+        meter: Hears of the end of an epoch.
+        logger: Gets a row for each epoch.
+        bar: Shows which epoch it is.
+        clock: Where times come from.
+    """
+
+    def __init__(
+        self,
+        host: HostTime,
+        book: CallBook,
+        meter: StepMeter,
+        logger: Logger,
+        bar: ProgressBar | ProgressLines,
+        clock: Clock,
+    ):
+        self.host = host
+        self.clock = clock
+        self.say_once = book.say_once
+        self._book = book
+        self._meter = meter
+        self._logger = logger
+        self._bar = bar
+        self._live: weakref.WeakSet[MeasuredIterator] = weakref.WeakSet()
+        self._current: weakref.ref[MeasuredIterator] | None = None
+        """The pass that is the epoch."""
+        self._began_s = clock.now()
+        self._ended: tuple[int, float] | None = None
+        """The last step of an epoch that is over, and how long it took."""
+
+    def begin_pass(self, iterator: MeasuredIterator, loader: Any) -> None:
+        """A pass begins; it is an epoch unless another pass is under way."""
+        self.host.end_set_up()
+        is_inner = len(self._live) > 0
+        self._live.add(iterator)
+        if is_inner:
+            return
+        if self._current is None:
+            self._logger.log_environment({"loaders": {"train": describe_loader(loader).to_dict()}})
+        else:
+            self.end_epoch()
+            self._book.epoch += 1
+            self._logger.start_epoch(self._book.epoch, self._book.step)
+        self._current, self._began_s = weakref.ref(iterator), self.clock.now()
+        self._bar.start_epoch(self._book.epoch)
+        self._meter.step_times.break_off()
+
+    def learn_batch(self, batch: Any) -> None:
+        """Learn from the first batch how tokens are counted."""
+        self._meter.learn_batch(batch)
+
+    def end_pass(self, iterator: MeasuredIterator) -> None:
+        """A pass is over. If it was an epoch, what follows comes between epochs."""
+        self._live.discard(iterator)
+        if self._current is not None and self._current() is iterator and self._ended is None:
+            self.host.settle()
+            self._ended = self._book.step, self.clock.now() - self._began_s
+            self._meter.end_epoch(self._book.epoch)
+
+    def end_epoch(self) -> None:
+        """Write the row of the epoch, if there was one."""
+        if self._current is None:
+            return
+        step, epoch_time_s = self._ended or (self._book.step, self.clock.now() - self._began_s)
+        self._ended = None
+        self._logger.end_epoch({"epoch_time": epoch_time_s}, step, is_complete=True)

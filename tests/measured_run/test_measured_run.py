@@ -1,0 +1,485 @@
+"""A loop of the user's own is measured like the trainer's, and stays as it is."""
+
+import argparse
+import functools
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import trackside
+from tests.measured_run.own_loops import make_loader, open_run_of, rows_of, step_of, weights
+from trackside.clock import ManualClock
+from trackside.errors import ConfigError, MetricError
+from trackside.measured_run import MeasuredRun
+from trackside.measured_run.run_lock import RunLock
+from trackside.profiling.compiles import compile_counter
+
+
+def train(run: MeasuredRun, step: Any, loader: Any, num_epochs: int = 1) -> jax.Array:
+    """The loop of a user."""
+    state = weights()
+    for _ in range(num_epochs):
+        for batch in run.batches(loader):
+            state, loss = step(state, batch)
+            run.log(loss=loss)
+    return state
+
+
+def test_every_reader_works_on_the_run(tmp_path: Path) -> None:
+    """What a loop of one's own writes has status, legs, metrics, a ledger, an environment and a config."""
+    with trackside.run(tmp_path / "run", config={"lr": 0.1}) as run:
+        train(run, run.step(step_of()), make_loader(), num_epochs=2)
+        with run.part("validation"):
+            run.log(loss=0.5)
+    read = trackside.open_run(tmp_path / "run")
+    assert read.status == "success"
+    assert [(leg.number, leg.first_step, leg.last_step) for leg in read.legs] == [(1, 0, 8)]
+    assert read.metrics["train"]["loss"].size == 8
+    assert read.metrics["val"]["loss"].tolist() == [0.5]
+    assert read.ledger is not None
+    assert (read.ledger.num_steps, read.ledger.num_samples) == (8, 24)
+    assert read.config == {"lr": 0.1}
+    assert (tmp_path / "run" / "output.log").is_file()
+    assert any("loaders" in row for row in rows_of(run, "environment"))
+
+
+def test_results_and_compiles_are_those_of_the_bare_loop() -> None:
+    """Measuring changes no bit of the results, and compiles nothing more."""
+    bare, loader = step_of(), make_loader()
+    state = weights()
+    for batch in loader:
+        state, _ = bare(state, batch)
+    compiled = compile_counter().num_compiles
+    with open_run_of() as run:
+        measured = train(run, run.step(bare), loader)
+    assert compile_counter().num_compiles == compiled
+    np.testing.assert_array_equal(measured, state)
+
+
+def test_methods_of_the_function_are_reached() -> None:
+    """What a jitted function has besides being called is there after wrapping."""
+    with open_run_of() as run:
+        step = run.step(step_of())
+        assert step.lower(weights(), make_loader()[0]).compile() is not None
+        step(weights(), make_loader()[0])
+
+
+def test_parts_sum_to_the_wall_on_a_manual_clock() -> None:
+    """Each delay is in its part, and nothing is lost."""
+    clock = ManualClock(start=-1e6)
+    began_s = clock.now()
+
+    def batches() -> Any:
+        for batch in make_loader():
+            clock.advance(0.002)
+            yield batch
+
+    def slow_step(state: Any, batch: Any) -> Any:
+        clock.advance(0.01)
+        return state, jnp.sum(state)
+
+    run = open_run_of(clock=clock)
+    clock.advance(1.0)
+    with run:
+        step = run.step(slow_step)
+        for batch in run.batches(batches()):
+            step(weights(), batch)
+            clock.advance(0.03)
+            with run.part("augment"):
+                clock.advance(0.5)
+                with run.part("checkpointing"):
+                    clock.advance(0.25)
+    totals = run.ledger_totals
+    expected = {"setup": 1.0, "data_wait": 0.008, "dispatch": 0.04, "other": 0.12, "augment": 2.0, "checkpointing": 1.0}
+    assert {name: seconds for name, seconds in totals.parts.items() if seconds} == pytest.approx(expected)
+    assert totals.wall_s == pytest.approx(clock.now() - began_s)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.01, 0.03])
+@pytest.mark.parametrize("part", ["data_wait", "dispatch", "other", "validation"])
+def test_idle_time_has_the_reason_that_it_had(part: str, delay_s: float) -> None:
+    """A device that is done when the call returns idles for as long as the host is busy, and for that reason."""
+    clock = ManualClock(start=1.0)
+
+    def wait(here: str) -> None:
+        if here == part:
+            clock.advance(delay_s)
+
+    def batches() -> Any:
+        for batch in make_loader(10):
+            wait("data_wait")
+            yield batch
+
+    def step_on_host(batch: Any) -> None:
+        clock.advance(0.005)
+        wait("dispatch")
+
+    with open_run_of(clock=clock) as run:
+        step = run.step(step_on_host)
+        for batch in run.batches(batches()):
+            step(batch)
+            wait("other")
+            if part == "validation":
+                with run.part("validation"):
+                    wait("validation")
+    totals = run.ledger_totals
+    extra_s = 0.05 if part == "dispatch" else 0.0
+    assert totals.parts[part] == pytest.approx(10 * delay_s + extra_s)
+    if part in ("data_wait", "other"):
+        assert totals.idle_by_reason.get(part, 0.0) == pytest.approx(9 * delay_s, abs=delay_s)
+
+
+def test_recompiles_name_their_cause(tmp_path: Path) -> None:
+    """Each watched function has its compiles explained, by the argument that changed."""
+    with open_run_of(tmp_path / "run") as run:
+        step = run.step(step_of())
+        for size in (3, 5):
+            step(weights(), make_loader(1, batch_size=size)[0])
+    compiled = rows_of(run, "compile", function="train_step")
+    assert [row["num_recompiles"] for row in compiled] == [0, 1]
+    assert {change["path"] for change in compiled[1]["changes"]} == {"batch[0]", "batch[1]"}
+
+
+def test_several_functions_make_one_step() -> None:
+    """A function of which the calls are no steps is measured, and does not count."""
+    with open_run_of() as run:
+        discriminator, generator = run.step(step_of(), steps_per_call=0), run.step(step_of())
+        state = weights(), weights()
+        for batch in run.batches(make_loader()):
+            state = discriminator(state[0], batch)[0], generator(state[1], batch)[0]
+    assert run.num_steps == run.ledger_totals.num_steps == 4
+    assert run.ledger_totals.num_samples == 12
+
+
+def test_steps_inside_a_scan_count() -> None:
+    """A call that scans over K batches makes K steps."""
+    stacked = [np.stack(leaves) for leaves in zip(*make_loader(), strict=True)]
+    step = step_of(donates=False)
+    scan = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
+    with open_run_of(start_step=10) as run:
+        run.step(scan, steps_per_call=4, name="scan")(weights(), tuple(stacked))
+    assert run.num_steps == 14
+
+
+def test_step_times_of_a_scan_are_those_of_its_steps() -> None:
+    """A call of K steps counts as K when it is said how long a step takes."""
+    clock = ManualClock(start=1.0)
+    with open_run_of(clock=clock) as run:
+        step = run.step(lambda: clock.advance(0.4), steps_per_call=4, name="scan")
+        for _ in range(6):
+            step()
+    assert run._meter.step_times.median_s() == pytest.approx(0.1)
+
+
+def test_accumulation_by_hand_counts_updates() -> None:
+    """Microbatches are part of the step that their update makes."""
+    loss = jax.jit(jax.grad(lambda state, batch: jnp.mean((batch[0] @ state - batch[1]) ** 2)))
+    update = jax.jit(lambda state, grads: state - 0.1 * grads)
+    with open_run_of() as run:
+        grad_of, apply, state = run.step(loss, steps_per_call=0), run.step(update), weights()
+        for index, batch in enumerate(run.batches(make_loader(6))):
+            grads = grad_of(state, batch)
+            if index % 3 == 2:
+                state = apply(state, grads)
+    assert run.num_steps == 2
+    assert run.ledger_totals.num_samples == 18
+
+
+def test_nnx_and_equinox_steps_are_measured() -> None:
+    """Functions that Flax and Equinox have jitted are steps like others."""
+
+    @nnx.jit
+    def nnx_step(model: Any, x: Any) -> Any:
+        loss, grads = nnx.value_and_grad(lambda model: jnp.mean(model(x) ** 2))(model)
+        nnx.update(model, jax.tree.map(lambda param, grad: param - 0.1 * grad, nnx.state(model, nnx.Param), grads))
+        return loss
+
+    @eqx.filter_jit
+    def eqx_step(model: Any, x: Any) -> Any:
+        loss, grads = eqx.filter_value_and_grad(lambda model: jnp.mean(jax.vmap(model)(x) ** 2))(model)
+        return eqx.apply_updates(model, jax.tree.map(lambda grad: -0.1 * grad, grads)), loss
+
+    x = jnp.ones((3, 2))
+    with trackside.run(None) as run:
+        steps, nnx_model = (run.step(nnx_step), run.step(eqx_step)), nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        eqx_model = eqx.nn.Linear(2, 1, key=jax.random.key(0))
+        for _ in range(6):
+            steps[0](nnx_model, x)
+            eqx_model, loss = steps[1](eqx_model, x)
+            run.log(loss=loss)
+    assert run.num_steps == 12
+    assert run.ledger_totals.device_busy_s is not None
+
+
+def test_static_arguments_methods_and_partials() -> None:
+    """Whatever can be called can be a step."""
+
+    class Model:
+        @functools.partial(jax.jit, static_argnums=(0, 2))
+        def train_step(self, state: Any, factor: int) -> Any:
+            return state * factor
+
+        def __hash__(self) -> int:
+            return 1
+
+    with open_run_of() as run:
+        state = run.step(functools.partial(Model().train_step, factor=2))(weights())
+        state = run.step(Model().train_step)(state, 3)
+        run.step(torch.nn.Linear(2, 1))(torch.ones(2))
+    assert run.num_steps == 3
+
+
+def test_sharded_steps_are_measured() -> None:
+    """Arrays on several devices are looked at like others."""
+    mesh = Mesh(np.asarray(jax.devices()[:2]), ("data",))
+    batch = jax.device_put(jnp.ones((4, 2)), NamedSharding(mesh, PartitionSpec("data")))
+    step = jax.jit(lambda state, batch: (state - 0.1 * jnp.mean(batch, 0), jnp.mean(batch)))
+    with open_run_of() as run:
+        measured, state = (
+            run.step(step, name="sharded"),
+            jax.device_put(weights(), NamedSharding(mesh, PartitionSpec())),
+        )
+        for _ in range(3):
+            state, loss = measured(state, batch)
+            run.log(loss=loss)
+    assert run.num_steps == 3
+
+
+def test_torch_loops_are_measured() -> None:
+    """A step of PyTorch is over when it returns; its loss keeps no graph."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with open_run_of() as run:
+        step = run.step(train_step)
+        for x in run.batches([torch.ones(3, 2)] * 5):
+            run.log(loss=step(x))
+    assert (run.num_steps, run.ledger_totals.num_samples) == (5, 15)
+
+
+def test_a_step_inside_of_another_is_part_of_it() -> None:
+    """Measured functions may call each other, also while JAX traces them."""
+    with open_run_of() as run:
+        inner = run.step(step_of(donates=False))
+        outer = run.step(jax.jit(lambda state, batch: inner(state, batch)[0]), name="outer")
+        around = run.step(lambda state, batch: inner(state, batch), name="around")
+        outer(weights(), make_loader()[0])
+        around(weights(), make_loader()[0])
+        jax.make_jaxpr(inner)(weights(), make_loader()[0])
+    assert run.num_steps == 2
+
+
+def test_nested_loops_are_one_epoch(tmp_path: Path) -> None:
+    """A pass inside of another is no epoch of its own; the one after it is."""
+    with open_run_of(tmp_path / "run") as run:
+        step = run.step(step_of(donates=False))
+        for _ in range(2):
+            for batch in run.batches(make_loader(2)):
+                for _ in run.batches(make_loader(3)):
+                    step(weights(), batch)
+    assert [row["epoch"] for row in rows_of(run, "metrics", mode="train_epoch")] == [1, 2]
+    assert run.num_steps == 12
+
+
+def test_functions_that_make_no_step_belong_to_the_part(tmp_path: Path) -> None:
+    """What is evaluated in a part is the part's time, with its batches; its compiles are explained."""
+    clock = ManualClock(start=-1e6)
+    with open_run_of(tmp_path / "run", clock=clock) as run:
+        evaluate = run.step(jax.jit(lambda batch: jnp.sum(batch[0])), steps_per_call=0, name="evaluate")
+        step = run.step(step_of())
+        step(weights(), make_loader()[0])
+        with run.part("validation"):
+            for batch in run.batches(make_loader(2)):
+                clock.advance(1.0)
+                evaluate(batch)
+            evaluate(make_loader(1, batch_size=7)[0])
+    totals = run.ledger_totals
+    assert (totals.num_steps, totals.num_samples, totals.parts["validation"]) == (1, 0, 2.0)
+    assert [row["num_recompiles"] for row in rows_of(run, "compile", function="evaluate")] == [0, 1]
+
+
+def test_resumed_runs_have_legs(tmp_path: Path) -> None:
+    """A run goes on as a new leg, from the step that the loop gives."""
+    for start_step in (0, 3):
+        with trackside.run(tmp_path / "run", resume=True, start_step=start_step, num_steps=7) as run:
+            train(run, run.step(step_of()), make_loader())
+    read = trackside.open_run(tmp_path / "run")
+    assert [(leg.number, leg.first_step, leg.last_step) for leg in read.legs] == [(1, 0, 4), (2, 3, 7)]
+    assert read.metrics["train"].step.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert read.ledger is not None
+    assert read.ledger.num_steps == 8
+
+
+def test_a_folder_holds_one_run(tmp_path: Path) -> None:
+    """While a run is open its folder is refused; afterwards another run goes beside it."""
+    with trackside.run(tmp_path / "run"):
+        with pytest.raises(ConfigError, match="in use"):
+            trackside.run(tmp_path / "run")
+        with RunLock(tmp_path / "other"), pytest.raises(ConfigError, match="in use"):
+            trackside.run(tmp_path / "other")
+    with trackside.run(tmp_path / "run") as second:
+        assert second.path == tmp_path / "run-2"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ValueError, "error"), (KeyboardInterrupt, "interrupted"), (SystemExit, "success"), (None, "success")],
+)
+def test_how_it_ends_is_a_status(tmp_path: Path, error: type[BaseException] | None, status: str) -> None:
+    """Whatever ends the loop, the run says so, and has every row."""
+
+    def loop() -> None:
+        with trackside.run(tmp_path / "run") as run:
+            train(run, run.step(step_of()), make_loader())
+            if error is not None:
+                raise error
+
+    if error is None:
+        loop()
+    else:
+        with pytest.raises(error):
+            loop()
+    read = trackside.open_run(tmp_path / "run")
+    assert (read.status, read.metrics["train"]["loss"].size) == (status, 4)
+
+
+def test_a_step_that_fails_leaves_the_run_usable() -> None:
+    """An exception of the step is the user's; the next call is measured."""
+    with open_run_of() as run:
+        step = run.step(step_of(donates=False))
+        with pytest.raises(TypeError):
+            step("no weights", make_loader()[0])
+        step(weights(), make_loader()[0])
+    assert run.num_steps == 1
+
+
+def test_wrong_use_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each mistake has its sentence, and has it once."""
+    with caplog.at_level(logging.WARNING, "trackside"):
+        with open_run_of() as run:
+            loader = run.batches(run.batches(make_loader(1)))
+            step = run.step(run.step(step_of(donates=False)))
+            run.step(lambda: None, name="forgotten")
+            for batch in loader:
+                step(weights(), batch)
+            thread = threading.Thread(target=step, args=(weights(), batch))
+            thread.start()
+            thread.join()
+        for _ in range(2):
+            step(weights(), batch)
+            run.log(loss=1.0)
+    said = [record.getMessage() for record in caplog.records]
+    for words in (
+        "this loader is wrapped already",
+        "this function is wrapped already",
+        "run.step(forgotten) was never called",
+        "on another thread",
+        "train_step was called after the run was closed",
+        "run.log was called after the run was closed",
+    ):
+        assert sum(words in message for message in said) == 1, words
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+    """Errors name what was given, and what to do."""
+    with open_run_of() as run:
+        with pytest.raises(ConfigError, match=r"run\.step: expected a function, got 3"):
+            run.step(3)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="steps_per_call"):
+            run.step(step_of(), steps_per_call=-1)
+        with pytest.raises(ConfigError, match=r"run\.part: 'dispatch' is measured already"):
+            run.part("dispatch")
+        with pytest.raises(ConfigError, match=r"run\.part: expected a name such as 'validation', got 3$"):
+            run.part(3)  # type: ignore[arg-type]
+        with pytest.raises(MetricError, match=r"expected numbers by name, got a float"):
+            run.log(3.0)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="every=0"):
+            run.log(loss=1.0, every=0)
+        with pytest.raises(trackside.errors.DataError, match="cannot be iterated"):
+            run.batches(3)
+    with pytest.raises(ConfigError, match="config"):
+        trackside.run(tmp_path / "run", config=3)
+    with pytest.raises(ConfigError, match="start_step"):
+        trackside.run(tmp_path / "run", start_step=-1)
+    with trackside.run(tmp_path / "run"):
+        pass
+
+
+def test_configs_may_be_what_people_have(tmp_path: Path) -> None:
+    """A dataclass or the arguments of a command line are a config."""
+
+    @dataclass
+    class Config:
+        lr: float = 0.5
+
+    for name, config in (("a", Config()), ("b", argparse.Namespace(lr=0.5))):
+        with trackside.run(tmp_path / name, config=config):
+            pass
+        assert trackside.open_run(tmp_path / name).config == {"lr": 0.5}
+
+
+def test_a_run_may_be_closed_by_hand(tmp_path: Path) -> None:
+    """Without `with`, `close` ends the run, and does nothing the second time."""
+    run = trackside.run(tmp_path / "run", progress=True)
+    train(run, run.step(step_of()), make_loader())
+    run.close()
+    run.close("error")
+    assert trackside.open_run(tmp_path / "run").status == "success"
+
+
+def test_parts_of_a_step_do_not_disturb_the_device_clock(tmp_path):
+    """Gradients of microbatches and their update, with a slow loader: the device is seen idle, and nothing fails."""
+    gradient = jax.jit(jax.grad(lambda p, x: ((x @ p) ** 2).mean()))
+    update = jax.jit(lambda p, g: (p - 1e-6 * g, (g**2).sum()))
+    params = jnp.ones((16, 16))
+    with trackside.run(tmp_path / "run") as run:
+        part, step = run.step(gradient, steps_per_call=0), run.step(update)
+        for x in run.batches(slow_batches(20)):
+            params, norm = step(params, part(params, x) + part(params, x))
+            run.log(norm=norm)
+    assert run.num_steps == 20
+    assert is_idle_or_unknown(run)
+
+
+def test_nothing_is_said_of_a_device_that_nobody_can_see(tmp_path):
+    """Where the last call before each wait returns only what is donated, idle time is not said to be zero."""
+    step_ = jax.jit(lambda p, x: (p + x.mean(), p.sum()), donate_argnums=0)
+    decay_ = jax.jit(lambda p: p * 0.9, donate_argnums=0)
+    params = jnp.ones((16, 16))
+    with trackside.run(tmp_path / "run") as run:
+        step, decay = run.step(step_), run.step(decay_, steps_per_call=0)
+        for x in run.batches(slow_batches(20)):
+            params, _ = step(params, x)
+            params = decay(params)
+    assert is_idle_or_unknown(run)
+
+
+def is_idle_or_unknown(run):
+    """Whether the device is seen idle, as it is most of the time; on a busy machine it may not be seen."""
+    share = run.ledger_totals.idle_share
+    return share is None or share > 0.2
+
+
+def slow_batches(number):
+    for _ in range(number):
+        time.sleep(0.01)  # the subject: a loader that the device waits for
+        yield np.ones((8, 16), np.float32)
