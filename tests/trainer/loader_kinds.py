@@ -1,6 +1,6 @@
 """Loaders of every kind that people write, over the same few batches, each of which a number identifies.
 
-Those of grain read without other processes here; `test_survival.py` kills trainings whose loaders have some.
+Those of grain read without other processes here; `worker_loaders.py` has those with worker processes.
 """
 
 import random
@@ -12,10 +12,9 @@ import numpy as np
 import torch.utils.data
 from torch.utils.data.distributed import DistributedSampler
 
+from tests.trainer.worker_loaders import NUM_BATCHES, Source
 from trackside.trainer import Batch
 
-NUM_BATCHES = 3
-"""How many batches a pass has."""
 NO_THREADS = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 LONG = 12
 """How many batches a loader has that can be read only once."""
@@ -193,19 +192,6 @@ class Numbers(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> int:
         return index + 1
-
-
-class Source(grain.sources.RandomAccessDataSource):
-    """A data set for grain, which recognizes it by its `repr`."""
-
-    def __repr__(self) -> str:
-        return "Source()"
-
-    def __len__(self) -> int:
-        return NUM_BATCHES
-
-    def __getitem__(self, index: Any) -> int:
-        return int(index) + 1
 
 
 class ToBatch(grain.transforms.Map):

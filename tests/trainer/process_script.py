@@ -16,16 +16,19 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
+from tests.trainer.models.libraries import KITS, Kit, make_data
 from tests.trainer.tiny import make_batch, make_loader, make_trainer
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, EarlyStoppingConfig
 from trackside.errors import TracksideError
 from trackside.logger import LoggerConfig
-from trackside.trainer import Batch, ParallelConfig
+from trackside.trainer import Batch, ParallelConfig, Trainer, TrainerConfig
 
 NUM_STEPS = 20
+NUM_ROWS = 8
 WHOLE = ParallelConfig(data_axis_size=2)
 SPLIT = ParallelConfig(data_axis_size=1, fsdp_axis_size=2, fsdp_min_weight_size=4)
 WIDE = ParallelConfig(data_axis_size=4)
@@ -138,6 +141,7 @@ def undisturbed(folder: Path) -> dict[str, Any]:
 def together(folder: Path) -> dict[str, Any]:
     """Undisturbed trainings, a resumed one, one that decides to stop, and one of which one process gets a SIGTERM."""
     found = undisturbed(folder)
+    found["fused"] = train(build(folder, "fused", BEST, parallel=WHOLE, steps_per_call=3))
     train(build(folder, "resumed", BEST, parallel=SPLIT), 12, train_loader=Placed(loader(10)))
     resumed = build(folder, "resumed", BEST, parallel=SPLIT, resume="must")
     found["resumed"] = train(resumed, train_loader=Placed(loader(10)))
@@ -229,7 +233,26 @@ def continued(folder: Path) -> dict[str, Any]:
     return {name: train(build(folder, name, CheckpointConfig(), resume="must")) for name in names}
 
 
-SCENARIOS = {one.__name__: one for one in (together, refused, killed, all_killed, failed, continued)}
+def libraries(folder: Path) -> dict[str, Any]:
+    """A model of each library, with batches split over two devices."""
+    del folder
+    return {library: train_kit(kit, ParallelConfig(data_axis_size=2)) for library, kit in KITS.items()}
+
+
+def train_kit(kit: Kit, parallel: ParallelConfig) -> list[list[float]]:
+    """The parameters of a library's network with statistics of the batches, after an epoch on them."""
+    size = NUM_ROWS // jax.process_count()
+    rows = slice(jax.process_index() * size, (jax.process_index() + 1) * size)
+    data = [{name: array[rows] for name, array in batch.items()} for batch in make_data(size=NUM_ROWS)]
+    config = TrainerConfig(enable_progress_bar=False)
+    trainer = Trainer(kit.stateful(), kit.stateful_loss, optax.adam(1e-2), config=config, parallel=parallel)
+    trainer.fit(data, data[:2], num_epochs=1)
+    carry = trainer.module.progress.carry
+    gathered = multihost_utils.process_allgather((carry.params, carry.mutable_variables), tiled=True)
+    return [np.asarray(leaf).ravel().tolist() for leaf in jax.tree.leaves(gathered)]
+
+
+SCENARIOS = {one.__name__: one for one in (together, refused, killed, all_killed, failed, continued, libraries)}
 
 
 def main() -> None:

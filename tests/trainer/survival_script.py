@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags
 
 from tests.trainer.tiny import WEIGHTS, make_loader, make_trainer
-from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig
+from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, LearningRateMonitorConfig
 from trackside.logger import FileLoggerConfig, LoggerConfig, TensorBoardLoggerConfig, WandBLoggerConfig
 from trackside.trainer import Batch
 from trackside.trainer.workers import exit_with_parent
@@ -64,12 +64,17 @@ class Signal(Callback):
             os.kill(os.getpid(), self.config.signal)
 
 
+def of_signalled(number: int, at_step: int) -> list[CallbackConfig]:
+    """A second row for each step, and the signal."""
+    return [LearningRateMonitorConfig(every_n_steps=1), SignalConfig(signal=number, at_step=at_step)]
+
+
 def build(root: Path, signalled: list[int]) -> Any:
     return make_trainer(
         logger=LoggerConfig(log_path=root, log_every_n_steps=1, log_tools=TOOLS if signalled else []),
         callbacks=[
             CheckpointConfig(every_n_steps=SAVED_EVERY, save_top_k=2),
-            *([SignalConfig(signal=signalled[0], at_step=signalled[1])] if signalled else []),
+            *(of_signalled(*signalled) if signalled else []),
         ],
         resume="auto",
         lr=0.01,

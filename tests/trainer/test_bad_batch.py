@@ -9,6 +9,7 @@ import pytest
 
 from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import CheckpointConfig
+from trackside.errors import DataError
 from trackside.logger import LoggerConfig
 from trackside.trainer import Batch
 
@@ -153,3 +154,11 @@ def test_share_of_skipped_batches_in_an_epoch_survives(
         for _, root in (skipping, skipping_in_legs)
     ]
     assert shares[0] == shares[1] == pytest.approx([2 / NUM_BATCHES, 1 / NUM_BATCHES])
+
+
+def test_arrays_in_place_of_batches_are_refused() -> None:
+    """Arrays that were not cut into batches are told apart from loaders in training, evaluation and prediction."""
+    trainer, data = make_trainer(), (np.zeros((32, 4), np.float32), np.zeros((32, 1), np.float32))
+    for use in (lambda: trainer.fit(data), lambda: trainer.eval_model(data, "eval", 0), lambda: trainer.predict(data)):
+        with pytest.raises(DataError, match="expected an iterable of batches, got a tuple of arrays"):
+            use()

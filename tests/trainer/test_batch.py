@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from trackside.errors import DataError
-from trackside.trainer.batch import Batch, batch_size
+from trackside.measured_run.batch_size import batch_size
+from trackside.trainer.batch import Batch
 
 
 @dataclass

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from trackside.errors import DataError
+from trackside.measured_run.batch_size import loader_length
+from trackside.text import a_type
 from trackside.trainer.batch import Batch
 from trackside.trainer.batch_placement import BatchPlacement
 from trackside.trainer.buffer_guard import BufferGuard
-from trackside.trainer.loaders import loader_length, open_loader
+from trackside.trainer.loaders import open_loader
 from trackside.trainer.sharding import ParallelConfig, build_mesh
 
 
@@ -165,7 +167,7 @@ def test_evaluation_batches_need_not_divide(mesh):
 @pytest.mark.parametrize("loader", [None, 3, lambda: iter([])])
 def test_loader_that_is_no_iterable_is_refused(loader):
     """What cannot be iterated over is an error with the argument's name and the type."""
-    with pytest.raises(DataError, match=f"val_loader: expected an iterable of batches, got {type(loader).__name__}"):
+    with pytest.raises(DataError, match=f"val_loader: expected an iterable of batches, got {a_type(loader)}"):
         open_loader(loader, "val_loader")
 
 

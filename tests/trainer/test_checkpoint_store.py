@@ -237,10 +237,10 @@ def test_step_is_invisible_until_it_is_committed(store: CheckpointStore) -> None
 
     def is_good() -> bool:
         is_asked.set()
-        return may_commit.wait(30)
+        return may_commit.wait(300)
 
     store.save(1, make_trees(), {}, is_good=is_good)
-    assert is_asked.wait(30)
+    assert is_asked.wait(300)
     before = store.steps(), names_in(store)
     may_commit.set()
     store.wait()
@@ -340,7 +340,7 @@ def test_disk_that_is_full(tmp_path: Path) -> None:
             print("raised", error)
     """
     child = start_child(code, tmp_path)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
     assert "raised" in out
     assert "File too large" in out
@@ -353,7 +353,7 @@ def test_disk_that_is_full(tmp_path: Path) -> None:
 def test_process_that_ends_without_waiting(tmp_path: Path) -> None:
     """A save that is under way when the interpreter ends is still committed."""
     child = start_child('store.save(1, {"params": {"a": jnp.arange(1e6)}}, {})', tmp_path)
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
     CheckpointStore(tmp_path).verify(1)
 

@@ -16,6 +16,7 @@ from tests.trainer.tiny import Linear, MSETrainer, make_batch, make_loader, rows
 from trackside.callbacks import CheckpointConfig
 from trackside.errors import CheckpointError
 from trackside.logger import LoggerConfig
+from trackside.runs import open_run
 from trackside.trainer import (
     Batch,
     ModelConfig,
@@ -209,6 +210,16 @@ def test_data_loader_is_set_to_its_position(tmp_path: Path) -> None:
     first.load_data_loaders(train_loader=by_loaders)
     for restored in (by_model, by_loaders):
         assert_same(next(restored), expected)
+
+
+def test_checkpoint_after_a_training_is_in_its_log(tmp_path: Path) -> None:
+    """A run whose files are closed gets the row of a checkpoint that is saved then, and keeps its status."""
+    trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path / "run"))
+    trainer.train_model(make_loader(2), num_epochs=1)
+    save(trainer, tmp_path / "elsewhere")
+    run = open_run(tmp_path / "run")
+    assert [(row["step"], row["path"]) for row in run.checkpoints] == [(2, str(tmp_path / "elsewhere"))]
+    assert run.status == "success"
 
 
 # --- which step -----------------------------------------------------------------------------------------------------

@@ -312,7 +312,7 @@ def test_process_ends_after_a_save_to_a_read_only_disk(disk: Path) -> None:
         [sys.executable, "-c", FAILING_SAVE, str(disk / "saved")],
         capture_output=True,
         text=True,
-        timeout=60,  # a few seconds is what it takes; threads that wait for the folder wait for five minutes
+        timeout=200,  # a few seconds is what it takes; threads that wait for the folder wait for five minutes
     )
     assert "Read-only file system" in ended.stdout
     assert ended.returncode == 0

@@ -9,7 +9,7 @@ import pytest
 from trackside.errors import DataError, MetricError
 from trackside.metrics import MetricLayout, Metrics, to_host_metrics
 from trackside.trainer.gradients import LossEvaluator, compute_gradients, name_intermediates, split_batch
-from trackside.trainer.models import LinenAdapter
+from trackside.trainer.models.linen import LinenAdapter
 
 PARAMS = {"w": jnp.asarray([0.5, -1.0, 2.0]), "b": jnp.asarray(0.25)}
 KEY = jax.random.key(0)
@@ -20,11 +20,6 @@ def make_batch(size=12):
     # Without a pattern that the dealing out of examples could hide: counts differ between all microbatches.
     mask = np.resize([1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 1], size).astype(np.float32)
     return {"x": rng.standard_normal((size, 3), np.float32), "y": rng.standard_normal(size, np.float32), "mask": mask}
-
-
-def no_model(mutable_variables, rng):
-    """In place of the adapter's `bind`, for losses that are plain functions."""
-    return mutable_variables, rng
 
 
 def errors_of(params, batch):
@@ -59,7 +54,7 @@ def number_loss(params, apply_fn, batch, rng, train):
 
 def gradients(loss_function, batch, num_microbatches=1, use_scan=False, params: Any = None, mutable: Any = None):
     """Result and gradients, compiled, as the training step computes them; and the log modes that were split off."""
-    evaluate = LossEvaluator(loss_function, no_model)
+    evaluate = LossEvaluator(loss_function)
 
     @jax.jit
     def compute(params, mutable, batch):
@@ -132,7 +127,7 @@ def test_statistics_go_from_microbatch_to_microbatch(use_scan):
     """Each microbatch sees the mutable variables of the one before, and the last ones are kept."""
 
     def loss_function(params, apply_fn, batch, rng, train):
-        stats = apply_fn[0]["stats"]
+        stats = apply_fn["stats"]
         mean = 0.5 * stats["mean"] + 0.5 * batch["y"].mean()
         loss, (metrics, _) = mean_loss(params, apply_fn, batch, rng, train)
         return loss, (metrics, {"stats": {"mean": mean, "num_seen": stats["num_seen"] + 1}})
@@ -191,7 +186,7 @@ def test_loss_metric_is_added_where_there_is_none():
 @pytest.mark.parametrize("mutable", [None, {}])
 def test_model_without_mutable_variables_stays_without(use_scan, mutable):
     """Where there are no mutable variables, the result has the same nothing, so that the state keeps its form."""
-    evaluate = LossEvaluator(mean_loss, no_model)
+    evaluate = LossEvaluator(mean_loss)
 
     def compute(batch):
         return compute_gradients(evaluate, PARAMS, mutable, batch, KEY, 2, use_scan)[0].mutable_variables
@@ -231,11 +226,12 @@ def evaluate_sowing(modes):
     adapter = LinenAdapter(Sowing())
     params = adapter.init({"params": KEY}, np.ones((2, 3), np.float32))["params"]
 
-    def loss_function(params, apply_fn, batch, rng, train):
+    def evaluate_loss(params, mutable, batch, rng, train):
+        apply_fn = adapter.bind(mutable, {"params": rng})
         output, updates = apply_fn({"params": params}, batch["x"], train=train, mutable=["intermediates"])
         return output.mean(), ({}, updates)
 
-    evaluate = LossEvaluator(loss_function, lambda mutable, rng: adapter.bind(mutable, {"params": rng}), modes)
+    evaluate = LossEvaluator(evaluate_loss, modes)
     return evaluate, evaluate(params, {}, {"x": np.full((2, 3), -3, np.float32)}, KEY, train=True)
 
 
@@ -274,7 +270,7 @@ def test_intermediate_that_is_no_scalar_is_refused_by_path():
     def loss_function(params, apply_fn, batch, rng, train):
         return jnp.zeros(()), ({}, {"intermediates": {"block": {"map": (jnp.zeros((2, 2)),)}}})
 
-    evaluate = LossEvaluator(loss_function, no_model, ("mean",))
+    evaluate = LossEvaluator(loss_function, ("mean",))
     with pytest.raises(MetricError, match=r"intermediates/block/map: .*float32\[2, 2\] was sown; sow a number"):
         evaluate(PARAMS, {}, make_batch(), KEY, train=True)
 
@@ -296,7 +292,7 @@ def test_intermediate_that_is_no_scalar_is_refused_by_path():
 )
 def test_loss_function_that_returns_something_else(returned, message):
     """What a loss function returns in the wrong form is refused with the form that is expected and what came."""
-    evaluate = LossEvaluator(lambda *args, train: returned, no_model)
+    evaluate = LossEvaluator(lambda *args, train: returned)
     with pytest.raises(MetricError, match=message):
         evaluate(PARAMS, {}, make_batch(), KEY, train=True)
 
@@ -313,21 +309,21 @@ def test_loss_function_that_returns_something_else(returned, message):
 def test_mutable_variables_that_change_their_form_are_refused(changed):
     """A collection that comes back with another shape, type or set of variables is an error with both forms."""
     start = {"batch_stats": {"mean": jnp.zeros(2), "var": jnp.zeros(2)}}
-    evaluate = LossEvaluator(lambda *args, train: (jnp.zeros(()), ({}, {"batch_stats": changed})), no_model)
+    evaluate = LossEvaluator(lambda *args, train: (jnp.zeros(()), ({}, {"batch_stats": changed})))
     with pytest.raises(MetricError, match=r"mutable variables 'batch_stats': .*they were \{'mean': 'float32\[2\]'"):
         evaluate(PARAMS, start, make_batch(), KEY, train=True)
 
 
 def test_unknown_collections_are_not_kept():
     """A collection that the model did not have from the start is no part of its state; those it had stay."""
-    evaluate = LossEvaluator(lambda *args, train: (jnp.zeros(()), ({}, {"cache": {"k": jnp.ones(2)}})), no_model)
+    evaluate = LossEvaluator(lambda *args, train: (jnp.zeros(()), ({}, {"cache": {"k": jnp.ones(2)}})))
     result = evaluate(PARAMS, {"stats": {"n": jnp.ones(())}}, make_batch(), KEY, train=True)
     assert set(result.mutable_variables) == {"stats"}
 
 
 def test_batch_without_examples_cannot_stand_in_for_a_count():
     """A loss without a metric needs a batch with a size."""
-    evaluate = LossEvaluator(lambda *args, train: (jnp.zeros(()), ({}, None)), no_model)
+    evaluate = LossEvaluator(lambda *args, train: (jnp.zeros(()), ({}, None)))
     with pytest.raises(DataError, match="leading batch dimension"):
         evaluate(PARAMS, {}, {"scale": 1.0}, KEY, train=True)
 
@@ -364,7 +360,7 @@ def evaluate_twice(metric, modes=None):
         loss = batch["x"].mean()
         return loss, (metric(loss), None)
 
-    evaluate = LossEvaluator(loss_function, lambda mutable, rng: None, modes)
+    evaluate = LossEvaluator(loss_function, modes)
     for _ in range(2):
         jax.eval_shape(lambda batch: evaluate({}, {}, batch, KEY, train=True).metrics, {"x": np.full(2, 3, np.float32)})
 
@@ -373,21 +369,3 @@ def test_intermediates_that_never_come_are_reported_once(caplog):
     """`log_intermediates=True` without `mutable=` says what to do."""
     evaluate_twice(lambda loss: {}, modes=("mean",))
     assert caplog.text.count("mutable=['intermediates']") == 1
-
-
-@pytest.mark.parametrize(
-    ("metric", "num_warnings"),
-    [
-        (lambda loss: {"loss": {"value": loss, "count": 2}}, 1),
-        (lambda loss: {"loss": {"value": loss, "count": jnp.asarray(2)}}, 1),
-        (lambda loss: {"loss": {"value": loss * 2, "count": 2}}, 0),
-        (lambda loss: {"loss": {"value": loss, "count": 1}}, 0),
-        (lambda loss: {"loss": loss}, 0),
-        (lambda loss: {"other": {"value": loss, "count": 2}}, 0),
-        (lambda loss: {}, 0),
-    ],
-)
-def test_mean_that_is_given_as_a_sum_is_reported_once(caplog, metric, num_warnings):
-    """The returned loss as the `value` of several items would be logged too small; a warning has the fix."""
-    evaluate_twice(metric)
-    assert caplog.text.count("logged loss is n times smaller") == num_warnings

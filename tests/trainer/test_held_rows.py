@@ -8,7 +8,7 @@ import pytest
 from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, JAXProfiler, ProfilingConfig
 from trackside.logger import LoggerConfig
-from trackside.trainer import step_meter
+from trackside.measured_run import step_meter
 
 NUM_STEPS = 60
 

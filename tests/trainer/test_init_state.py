@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from trackside.errors import ConfigError
 from trackside.trainer.init_state import init_carry
-from trackside.trainer.models import LinenAdapter
+from trackside.trainer.models.linen import LinenAdapter
 from trackside.trainer.sharding import ParallelConfig, build_mesh
 
 
@@ -55,7 +55,8 @@ def init(module, parallel, tx=None, exmp_input: Any = INPUTS):
         exmp_input,
         seed=3,
         mesh=build_mesh(parallel),
-        fsdp_min_weight_size=parallel.fsdp_min_weight_size,
+        parallel=parallel,
+        named=lambda function, name: function,
     )
 
 

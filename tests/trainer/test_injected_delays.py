@@ -120,3 +120,24 @@ def test_delay_appears_in_its_part_alone(trainer: ClockedTrainer, tmp_path: Path
     expected_s = DELAYS.num_delays * delay_s
     assert totals.parts[part] == pytest.approx(expected_s, rel=0.1)
     assert totals.wall_s - totals.parts[part] == pytest.approx(0.0, abs=1e-9)
+
+
+class SlowEnds:
+    """A loader without a length that takes its time to start and to say that it is over, as workers do."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        DELAYS.take("data_wait")
+        yield from make_loader(NUM_STEPS)
+        DELAYS.take("data_wait")
+
+
+def test_starting_and_ending_a_loader_is_waiting_for_data(trainer: ClockedTrainer) -> None:
+    """What comes before its first batch and after its last counts as waiting for data, in each epoch."""
+    trainer.fit(SlowEnds(), num_epochs=trainer.epoch + 1)  # to the end of the epoch that another test has begun
+    DELAYS.set("data_wait", 0.5)
+    trainer.fit(SlowEnds(), num_epochs=trainer.epoch + 2)
+    totals = trainer.ledger_totals
+    assert totals is not None
+    assert DELAYS.num_delays == 4
+    assert totals.parts["data_wait"] == pytest.approx(2.0)
+    assert totals.wall_s == pytest.approx(2.0)

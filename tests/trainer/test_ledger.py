@@ -4,6 +4,7 @@ That a delay is found in its part alone is in `test_injected_delays`.
 """
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from tests.trainer.delay_clock import DELAY_S, NEVER_WAITS, DelayClock
 from tests.trainer.tiny import MSETrainer, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, ModelCheckpoint
 from trackside.logger import LoggerConfig
+from trackside.measured_run import step_meter
 from trackside.profiling import timers
 from trackside.profiling.ledger import LedgerTotals
-from trackside.trainer import Batch, step_meter
+from trackside.trainer import Batch
 
 NUM_STEPS = 30
 CLOCK = DelayClock()
@@ -101,9 +103,9 @@ class SlowToTrace(ClockedTrainer):
 
 
 def test_compile_is_a_part_of_its_own() -> None:
-    """Compiling the step counts as that, not as dispatch."""
+    """Tracing counts as compiling, for the form of the metrics and then for the step, and not as dispatch or set-up."""
     totals = train(trainer_class=SlowToTrace)
-    assert totals.parts["compile"] == pytest.approx(DELAY_S)
+    assert totals.parts["compile"] == pytest.approx(2 * DELAY_S)
     assert totals.parts["dispatch"] == pytest.approx(0.0)
 
 
@@ -148,6 +150,26 @@ def test_interrupted_training_logs_the_time_of_its_last_steps(tmp_path: Path) ->
         train(tmp_path, callbacks=[Interrupted(CallbackConfig())])
     (row,) = rows_of(tmp_path, "leg_end")
     assert rows_of(tmp_path, mode="time")[-1]["step"] == row["step"] < NUM_STEPS
+
+
+class InterruptedAtTheEnd(list[Batch]):
+    """Somebody presses Ctrl-C while the last batch of an epoch is read."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from self[:-1]
+        signal.raise_signal(signal.SIGINT)
+        yield self[-1]
+
+
+@pytest.mark.usefixtures("default_signals")
+def test_first_step_of_a_leg_that_begins_with_the_end_of_an_epoch(tmp_path: Path) -> None:
+    """An epoch whose steps were all made by the leg before ends first, and the first step of this leg has its time."""
+    config = {"logger": LoggerConfig(log_path=tmp_path), "callbacks": [CheckpointConfig()], "resume": "auto"}
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(**config).fit(InterruptedAtTheEnd(make_loader(3)), num_epochs=2)
+    make_trainer(**config).fit(make_loader(3), num_epochs=2)
+    assert [row["step"] for row in rows_of(tmp_path, "first_step")] == [1, 4]
+    assert len(rows_of(tmp_path, mode="train_epoch")) == 2
 
 
 def test_timers_of_the_users_code_are_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,18 +4,13 @@ Each pair of processes is started once, and many things are checked on what it h
 are compared with is trained in the process of the tests.
 """
 
-import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.trainer.process_pair import Found, finish, results, start
 from tests.trainer.process_script import NUM_STEPS, build, outcome, undisturbed, wide
 from tests.trainer.tiny import rows_of
 from trackside.events import read_events
@@ -23,46 +18,9 @@ from trackside.run_layout import event_file_name
 from trackside.runs import open_run
 from trackside.trainer import ParallelConfig
 from trackside.trainer.checkpoint_store import CheckpointStore
+from trackside.trainer.lost_process import EXIT_CODE_ALONE
 
 pytestmark = pytest.mark.slow
-
-Found = dict[str, Any]
-
-
-def start(scenario: str, folder: Path, num_devices: int = 1) -> list[subprocess.Popen[str]]:
-    """Two processes with one scenario."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
-    environment.pop("XLA_FLAGS", None)  # the suite's eight devices
-    command = [sys.executable, "-m", "tests.trainer.process_script", scenario, str(folder)]
-    return [
-        subprocess.Popen(
-            [*command, str(index), str(port), str(num_devices)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for index in range(2)
-    ]
-
-
-def finish(processes: list[subprocess.Popen[str]], timeout_s: float = 400) -> tuple[list[str], list[str], list[int]]:
-    """What each has printed, its errors, and its exit code. None outlives the test."""
-    try:
-        outputs = [process.communicate(timeout=timeout_s) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [out for out, _ in outputs], [errors for _, errors in outputs], [one.returncode for one in processes]
-
-
-def results(processes: list[subprocess.Popen[str]]) -> list[Found]:
-    outputs, errors, codes = finish(processes)
-    assert not any(codes), "\n".join(text[-3000:] for text in errors)
-    return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
 def without_times(found: Found) -> Found:
@@ -96,6 +54,12 @@ def test_two_processes_train_as_one(pair: list[Found], alone: Found, name: str) 
     """Parameters, losses and validations are bit-identical to one process with as many devices."""
     assert pair[0][name]["params"] == alone[name]["params"]
     assert without_times(pair[0][name]) == without_times(alone[name])
+
+
+def test_two_processes_fuse_steps(pair: list[Found], alone: Found) -> None:
+    """Calls of several steps give what single steps give, also where each process has its part of the batches."""
+    assert pair[0]["fused"]["params"] == alone["dp"]["params"]
+    assert without_times(pair[0]["fused"]) == without_times(alone["dp"])
 
 
 def test_each_process_predicts_for_its_own_examples(pair: list[Found], alone: Found) -> None:
@@ -245,9 +209,11 @@ def exit_codes(folder: Path) -> dict[str, list[int]]:
     return {name: finish(processes)[2] for name, processes in started.items()}
 
 
-def test_a_killed_process_ends_the_other(exit_codes: dict[str, list[int]]) -> None:
-    """The process that is left is ended by JAX when the other's heartbeat is missed, and does not wait for ever."""
-    assert exit_codes["killed"] == [-signal.SIGABRT, -signal.SIGKILL]
+def test_a_killed_process_ends_the_other(exit_codes: dict[str, list[int]], folder: Path) -> None:
+    """The process that is left sees that the other is gone, closes its run, and exits with a code that says so."""
+    assert exit_codes["killed"] == [EXIT_CODE_ALONE, -signal.SIGKILL]
+    assert rows_of(folder / "killed", "status")[-1]["status"] == "error"
+    assert "another process of this training is gone" in (folder / "killed" / "output.log").read_text()
 
 
 def test_a_failed_process_ends_the_other(exit_codes: dict[str, list[int]], folder: Path) -> None:

@@ -145,7 +145,7 @@ def test_disk_that_refuses_or_fails(store: CheckpointStore, tmp_path: Path) -> N
         [sys.executable, "-c", CHILD, str(store.root), *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "LD_PRELOAD": str(library)},
     )
     assert done.returncode == 0, done.stderr

@@ -244,3 +244,22 @@ def test_constraints_in_a_trace_may_name_axes(mesh):
     shardings = to_shardings(mesh, PartitionSpec())
     y = jax.jit(constrained, in_shardings=shardings)(jnp.ones((4, 6)))
     assert {shard.data.shape for shard in y.addressable_shards} == {(4, 3)}
+
+
+def test_parameters_are_split_by_their_paths():
+    """Patterns split parameters of which the model says nothing; the first that matches counts, metadata before it."""
+    mesh = build_mesh(ParallelConfig(data_axis_size=2, model_axis_size=4))
+    params = {"up": {"kernel": shape(8, 8), "bias": shape(8)}, "down": {"kernel": shape(8, 8)}}
+    asked = {"up": {"kernel": PartitionSpec(), "bias": None}, "down": {"kernel": None}}
+    specs = param_specs(mesh, params, asked, 64, {"kernel": ["tp", None], "down|bias": ["tp"]})
+    assert specs == {
+        "up": {"kernel": PartitionSpec(), "bias": PartitionSpec("tp")},
+        "down": {"kernel": PartitionSpec("tp", None)},
+    }
+
+
+def test_pattern_that_matches_no_parameter_is_warned_of():
+    """A misspelled pattern is named with the first of the paths."""
+    mesh = build_mesh(ParallelConfig(data_axis_size=2, model_axis_size=4))
+    with pytest.warns(UserWarning, match=r"param_axes: 'kernle' matches none.*'up/kernel'"):
+        param_specs(mesh, {"up": {"kernel": shape(8, 8)}}, {"up": {"kernel": None}}, 64, {"kernle": ["tp", None]})

@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from trackside.callbacks import (
     EarlyStopping,
     EarlyStoppingConfig,
     ModelCheckpoint,
+    ProfilingConfig,
 )
 from trackside.errors import ConfigError, DataError, NonFiniteError
 from trackside.logger import LoggerConfig
@@ -41,6 +43,13 @@ class HookedTrainer(MSETrainer):
         eval_metrics["rmse"] = eval_metrics["loss"] ** 0.5
 
 
+class TrainHookedTrainer(MSETrainer):
+    """Adds a metric of training in a hook."""
+
+    def on_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
+        train_metrics["rmse"] = 1.0
+
+
 class Adding(Callback):
     """Adds a metric in a hook."""
 
@@ -58,6 +67,34 @@ def test_unknown_monitor_is_an_error_before_the_first_step(tmp_path: Path, confi
     with pytest.raises(ConfigError, match=r"val_acc.*available in val: .*loss"):
         trainer.train_model(make_loader(2), VAL, num_epochs=1)
     assert trainer.global_step == 0
+
+
+@pytest.mark.parametrize("monitor", ["train_acc", "train/acc", "acc"])
+def test_unknown_monitor_of_training_is_an_error_before_the_first_step(monitor: str) -> None:
+    """A monitor that training will not have is an error before anything is trained; profilers in the list add none."""
+    callbacks = [ProfilingConfig(), EarlyStoppingConfig(monitor=monitor)]
+    trainer = make_trainer(callbacks=callbacks)
+    with pytest.raises(ConfigError, match=r"acc.*available in train: .*loss_mean"):
+        trainer.train_model(make_loader(2), num_epochs=1)
+    assert trainer.global_step == 0
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "monitor"),
+    [
+        (MSETrainer, "train_loss"),
+        (MSETrainer, "train_epoch_time"),
+        (MSETrainer, "train/train_time"),
+        (MSETrainer, "train_grad_norm"),
+        (TrainHookedTrainer, "train_rmse"),
+        (PerplexityTrainer, "train_perplexity"),
+    ],
+)
+def test_monitor_of_training(trainer_class: type, monitor: str) -> None:
+    """Whatever the row of an epoch of training has may be monitored, whoever put it there."""
+    trainer = make_trainer(trainer_class, callbacks=[EarlyStoppingConfig(monitor=monitor, stopping_threshold=1e9)])
+    trainer.train_model(make_loader(2), VAL, num_epochs=3)
+    assert trainer.epoch == 1
 
 
 @pytest.mark.parametrize(
@@ -121,6 +158,40 @@ def test_training_that_met_a_nan_returns_by_default() -> None:
     trainer = make_trainer()
     trainer.train_model(POISONED, num_epochs=1)
     assert trainer.status == "nan"
+
+
+# --- a mean that is given as a sum ------------------------------------------------------------------------------------
+
+
+def mean_of(batch: Any, apply_fn: Callable, params: Any) -> jax.Array:
+    return ((apply_fn({"params": params}, batch.inputs, train=True) - batch.targets) ** 2).mean()
+
+
+@pytest.mark.parametrize(
+    ("metric", "num_warnings"),
+    [
+        (lambda loss, again: {"loss": {"value": loss, "count": 8}}, 1),
+        (lambda loss, again: {"loss": {"value": loss, "count": jnp.asarray(8)}}, 1),
+        (lambda loss, again: {"loss": {"value": again, "count": 8}}, 1),
+        (lambda loss, again: {"loss": {"value": loss * 8, "count": 8}}, 0),
+        (lambda loss, again: {"loss": {"value": loss, "count": 1}}, 0),
+        (lambda loss, again: {"loss": again}, 0),
+        (lambda loss, again: {"other": {"value": loss, "count": 8}}, 0),
+        (lambda loss, again: {}, 0),
+    ],
+)
+def test_mean_that_is_given_as_a_sum_is_reported_once(
+    caplog: pytest.LogCaptureFixture, metric: Callable, num_warnings: int
+) -> None:
+    """The value of the returned loss as a sum over several items is logged too small; a warning has the fix."""
+
+    class Mean(MSETrainer):
+        def loss_function(self, params: Any, apply_fn: Callable, batch: Any, rng: Any, train: bool = True) -> Any:
+            loss = mean_of(batch, apply_fn, params)
+            return loss, (metric(loss, mean_of(batch, apply_fn, params)), None)
+
+    make_trainer(Mean).train_model(make_loader(3), num_epochs=2)
+    assert caplog.text.count("A `value` is a sum over `count` items") == num_warnings
 
 
 # --- what users may pass ----------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_worker_of_process_1_lives() -> None:
     if shutil.which("unshare") is None or subprocess.run([*enter, "true"], capture_output=True).returncode:
         pytest.skip("a new process id namespace needs `unshare` and the right to use it")
     done = subprocess.run(
-        [*enter, sys.executable, "-c", START], capture_output=True, text=True, timeout=120, env=environment()
+        [*enter, sys.executable, "-c", START], capture_output=True, text=True, timeout=300, env=environment()
     )
     assert done.stdout == "pid 1 exit code 0\n", done.stderr
 

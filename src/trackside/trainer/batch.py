@@ -1,6 +1,7 @@
 """What the loaders give: a batch, and the loaders of a data set by their use."""
 
 import dataclasses
+import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -93,17 +94,33 @@ def zeros_for_shape(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
 
-def batch_size(batch: Any) -> int:
-    """The number of examples in a batch: the length of its leaves, which all have to agree."""
-    sizes = {}
+def num_bytes_of(batch: Any) -> int:
+    """The size of a batch in memory; of one that gives shapes only, that of such a batch."""
+    return sum(int(np.prod(np.shape(leaf))) * jnp.result_type(leaf).itemsize for leaf in jax.tree.leaves(batch))
+
+
+def check_leaves(batch: Any) -> None:
+    """Raise if a batch holds anything that is neither an array nor a number, such as a string.
+
+    Raises:
+        DataError: It does.
+    """
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-        if getattr(leaf, "ndim", 0):
-            sizes[leaf_path(path)] = leaf.shape[0]
-    if not sizes:
-        raise DataError(f"batch: expected at least one array with a leading batch dimension, got {batch!r}")
-    if len(set(sizes.values())) > 1:
-        raise DataError(f"batch: the leading dimensions of its leaves differ: {sizes}")
-    return next(iter(sizes.values()))
+        is_number = isinstance(leaf, numbers.Number)
+        is_array = (
+            hasattr(leaf, "shape") and hasattr(leaf, "dtype") and np.dtype(_plain(leaf.dtype)).kind not in "OSUMm"
+        )
+        if not is_number and not is_array:
+            found = f"an array of {leaf.dtype}" if hasattr(leaf, "dtype") else f"of type {type(leaf).__name__}"
+            raise DataError(
+                f"batch: {leaf_path(path) or 'it'} is {found}; a batch holds arrays of numbers only. Let the loader "
+                "leave it out or turn it into numbers, or keep it in a static field of a Batch"
+            )
+
+
+def _plain(dtype: Any) -> Any:
+    """The dtype as numpy knows it; that of keys has no such form and is as good as a number."""
+    return np.uint32 if jnp.issubdtype(dtype, jax.dtypes.extended) else dtype
 
 
 @dataclass

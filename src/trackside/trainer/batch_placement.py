@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trackside.errors import DataError
+from trackside.measured_run.batch_size import batch_size
 from trackside.processes import JAX_PROCESSES, Processes
-from trackside.trainer.batch import batch_size
+from trackside.trainer.batch import check_leaves
 from trackside.trainer.sharding import batch_axes, batch_specs, num_batch_shards, num_own_batch_shards, to_shardings
 
 
@@ -27,12 +28,17 @@ class BatchPlacement:
     """
 
     def __init__(self, mesh: Mesh, exmp_batch: Any, num_microbatches: int = 1, processes: Processes = JAX_PROCESSES):
+        check_leaves(exmp_batch)
         self._processes = processes
         self.mesh = mesh
         self.exmp_batch = exmp_batch
         self.num_microbatches = num_microbatches
         self.specs = batch_specs(mesh, exmp_batch)
         self.shardings = to_shardings(mesh, self.specs)
+        self.stacked_shardings = jax.tree.map(
+            lambda sharding: NamedSharding(mesh, PartitionSpec(None, *sharding.spec)), self.shardings
+        )
+        """How batches are spread that are stacked, with one more dimension in front."""
         self._structure = jax.tree.structure(exmp_batch)
         self._num_own_shards = num_own_batch_shards(mesh)
         self._train_size: int | None = None
@@ -60,7 +66,23 @@ class BatchPlacement:
             )
         return jax.tree.map(jax.make_array_from_process_local_data, self.shardings, batch)
 
-    def _place_own_train_part(self, batch: Any) -> Any:
+    def place_stacked(self, batches: Any) -> Any:
+        """Bring stacked batches into the form in which the compiled call takes them fastest."""
+        if self._processes.are_several:
+            return jax.tree.map(jax.make_array_from_process_local_data, self.stacked_shardings, batches)
+        return batches if jax.default_backend() == "cpu" else jax.device_put(batches, self.stacked_shardings)
+
+    def num_parts(self, batch: Any) -> int:
+        """Of how many equal parts, one for each process, a batch is one."""
+        is_part = self._processes.are_several and not _is_global(batch)
+        return num_batch_shards(self.mesh) // self._num_own_shards if is_part else 1
+
+    def check_train_size(self, batch: Any) -> None:
+        """Raise if a batch is of another size than those of the other processes, once it is known what these have."""
+        if self._train_size is not None:
+            self._check_own_size(batch)
+
+    def _check_own_size(self, batch: Any) -> None:
         # Of another size than those of the other processes, a batch would be averaged with other weights on each
         # process, and their parameters would drift apart without an error.
         if not _is_global(batch) and batch_size(batch) != self._train_size:
@@ -69,6 +91,9 @@ class BatchPlacement:
                 f"{self._train_size}: with several processes all have to be of one size; let the loader drop its last, "
                 "smaller batch"
             )
+
+    def _place_own_train_part(self, batch: Any) -> Any:
+        self._check_own_size(batch)
         return self._place_own_part(batch)
 
     def agree_on_size(self, batch: Any) -> None:
@@ -98,6 +123,7 @@ class BatchPlacement:
 
     def check_structure(self, batch: Any) -> None:
         """Raise if a batch has another form than the example batch."""
+        check_leaves(batch)
         structure = jax.tree.structure(batch)
         if structure != self._structure:
             raise DataError(

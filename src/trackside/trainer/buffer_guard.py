@@ -1,7 +1,7 @@
 """Who owns the memory of a batch.
 
 JAX may read a numpy array until the call that was given it has completed, so a loader that refills its arrays would
-change batches under a running step. Such loaders are recognised by their addresses, and their batches copied.
+change batches under a running step. Such loaders are recognized by their addresses, and their batches copied.
 """
 
 import logging

@@ -3,7 +3,7 @@
 import logging
 import math
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -25,6 +25,8 @@ from trackside.trainer.train_state import Carry
 LOGGER = logging.getLogger(__name__)
 
 NO_STEP = -1
+CHECK_NAME = "check of a checkpoint"
+"""What the program is called that looks whether all of a state is finite."""
 
 
 @jax.jit
@@ -40,12 +42,16 @@ class Checkpoints:
         run_log: Gets a row for each checkpoint.
         ledger: Where the time for saving is booked.
         processes: The processes that save together.
+        named: Gives the compiles of a function a name.
     """
 
-    def __init__(self, run_log: RunLog, ledger: Ledger, processes: Processes):
+    def __init__(
+        self, run_log: RunLog, ledger: Ledger, processes: Processes, named: Callable[[Callable, str], Callable]
+    ):
         self._run_log = run_log
         self._ledger = ledger
         self._processes = processes
+        self._is_finite = named(_is_finite, CHECK_NAME)
         self._stores: dict[pathlib.Path, CheckpointStore] = {}
 
     def store(self, directory: str | pathlib.Path | None) -> CheckpointStore:
@@ -87,10 +93,10 @@ class Checkpoints:
             failure = self._finish(other)
             if other is store:
                 self._processes.raise_together(failure)
-        is_finite, step = _is_finite(progress.carry), progress.cursor.step
+        is_finite, step = self._is_finite(progress.carry), progress.cursor.step
 
         def after_commit() -> None:
-            self._run_log.write("checkpoint", step=step, path=str(store.root))
+            self._run_log.append("checkpoint", step=step, path=str(store.root))
             if keep is not None:
                 saved = stages_of_steps(store)
                 store.delete(saved.keys() - set(keep(saved)))
@@ -114,7 +120,7 @@ class Checkpoints:
             store.wait()
         except CheckpointError as error:
             LOGGER.error("%s", error)
-            self._run_log.write("checkpoint_failed", path=str(store.root), error=str(error))
+            self._run_log.append("checkpoint_failed", path=str(store.root), error=str(error))
             return error
         return None
 

@@ -12,23 +12,33 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trackside.metrics import MetricLayout, Metrics
 from trackside.metrics.packed import MetricRecorder
 from trackside.processes import JAX_PROCESSES, Processes
+from trackside.trace.flops import count_flops, has_primitive
 from trackside.trainer.batch import zeros_for_shape
 from trackside.trainer.batch_placement import BatchPlacement
+from trackside.trainer.fused_steps import run_planned_steps
 from trackside.trainer.models import ModelAdapter
 from trackside.trainer.sharding import batch_axes, optimizer_specs, replicated, to_shardings, use_mesh_in_trace
 from trackside.trainer.step_functions import EvalStep, TrainStep
+from trackside.trainer.steps_per_call import StepCost
 from trackside.trainer.train_state import Carry, TrainState, to_carry, view_carry
 
 TRAIN_CALL_NAME = "train_call"
 """What the compiled training step is called in traces and in messages about compilation."""
 
+OPTIMIZER_STATE_NAME = "optimizer state"
+"""What the program is called that makes the state of a transformation that was added to the optimizer."""
+
 TrainCall = Callable[[Carry, Any, Any], tuple[Carry, Any]]
+FusedCall = Callable[[Carry, Any, Any, Any], tuple[Carry, Any, Any]]
+
+_CONVOLUTION = "conv_general_dilated"
 
 
 @dataclass(frozen=True)
@@ -71,13 +81,14 @@ class Engine:
         return carry if params is None else carry._replace(params=params)
 
     def with_optimizer_extended(
-        self, transform: optax.GradientTransformation, carry: Carry
+        self, transform: optax.GradientTransformation, carry: Carry, named: Callable[[Callable, str], Callable]
     ) -> tuple[optax.GradientTransformation, Carry, Carry]:
         """An optimizer that another transformation follows, and the state with what that keeps.
 
         Args:
             transform: The transformation.
             carry: The current state.
+            named: Gives the compiles of a function a name.
 
         Returns:
             The optimizer, the state, and how that is spread over the mesh.
@@ -86,7 +97,7 @@ class Engine:
         abstract = jax.eval_shape(transform.init, carry.params)
         added = optimizer_specs(self.mesh, abstract, carry.params, specs, self.fsdp_min_weight_size)
         shardings = to_shardings(self.mesh, added)
-        state = jax.jit(transform.init, out_shardings=shardings)(carry.params)
+        state = named(jax.jit(transform.init, out_shardings=shardings), OPTIMIZER_STATE_NAME)(carry.params)
         return (
             optax.chain(self.tx, transform),
             carry._replace(opt_state=(carry.opt_state, state)),
@@ -97,29 +108,64 @@ class Engine:
 
     def train_layout(self, carry: Carry, batch: Any) -> MetricLayout:
         """The metrics of the training step, learned by tracing it, so that it compiles only once."""
-        return self._discover(self.train_step, carry, batch, MetricRecorder(self.train_log_modes))
+        layout, outline = self._discover(self.train_step, carry, batch, MetricRecorder(self.train_log_modes))
+        self._outlines[layout] = outline
+        return layout
+
+    @functools.cached_property
+    def _outlines(self) -> dict[MetricLayout, Any]:
+        return {}
+
+    def step_cost(self, layout: MetricLayout, carry: Carry) -> StepCost | None:
+        """What the training step does, from the trace that has shown its metrics; None where nothing is compiled.
+
+        Args:
+            layout: Its metrics, as `train_layout` gave them.
+            carry: The current state.
+        """
+        outline = self._outlines.get(layout)
+        if outline is None:
+            return None
+        table, forms = count_flops(outline), jax.tree.map(_plain_form, jax.tree.leaves(carry))
+        return StepCost(
+            flops=sum(row.flops for row in table.rows),
+            other_flops=sum(row.other_flops for row in table.rows),
+            num_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry)),
+            has_convolutions=has_primitive(outline, _CONVOLUTION),
+            keeps_form=[_plain_form(leaf) for leaf in outline.out_avals] == forms,
+        )
 
     def eval_layout(self, carry: Carry, batch: Any) -> MetricLayout:
         """The metrics of the evaluation step."""
         recorder = MetricRecorder(("mean_nopostfix",), only_default=True)
-        return self._discover(self.eval_step, carry, batch, recorder)
+        return self._discover(self.eval_step, carry, batch, recorder)[0]
 
-    def _discover(self, step: Callable, carry: Carry, batch: Any, recorder: MetricRecorder) -> MetricLayout:
-        """Trace a step function without running it. In debug mode it is run: the user's code may look at values."""
+    def _discover(self, step: Callable, carry: Carry, batch: Any, recorder: MetricRecorder) -> tuple[MetricLayout, Any]:
+        """Trace a step function without running it. In debug mode it is run: the user's code may look at values.
 
-        def trace(carry: Carry, batch: Any) -> None:
+        Returns:
+            Its metrics, and the jaxpr that leads from a state to the next; None in debug mode.
+        """
+
+        def trace(carry: Carry, batch: Any) -> Any:
             with use_mesh_in_trace(self.mesh):
-                step(self.view(carry), batch, recorder)
+                result = step(self.view(carry), batch, recorder)
+            return to_carry(result[0]) if isinstance(result, tuple) else None
 
+        outline = None
         if self.debug:
             step(self.view(carry), jax.tree.map(zeros_for_shape, batch), recorder)
         else:
-            jax.eval_shape(trace, carry, batch)
-        return recorder.layout if recorder.layout is not None else MetricLayout(())
+            outline = jax.make_jaxpr(trace)(carry, batch)
+        return recorder.layout if recorder.layout is not None else MetricLayout(()), outline
 
     def fresh_vector(self, layout: MetricLayout) -> Any:
         """The metrics before any step, on the device. Never donated, so that one serves every reset."""
-        return jax.device_put(layout.initial, replicated(self.mesh))
+        return self.on_all_devices(layout.initial)
+
+    def on_all_devices(self, array: Any) -> Any:
+        """An array of the host, whole on every device."""
+        return jax.device_put(array, replicated(self.mesh))
 
     # --- compiled calls -----------------------------------------------------------------------------------------------
 
@@ -130,23 +176,74 @@ class Engine:
     def train_call(self, layout: MetricLayout) -> TrainCall:
         """`call(carry, vector, batch) -> (carry, vector)`, the same function for the same metrics."""
         if layout not in self._train_calls:
-            self._train_calls[layout] = self._compile_train(layout)
+            self._train_calls[layout] = self.compile_step(layout, TRAIN_CALL_NAME)
         return self._train_calls[layout]
 
-    def _compile_train(self, layout: MetricLayout) -> TrainCall:
-        def train_call(carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
-            with use_mesh_in_trace(self.mesh):
-                state, metrics = self.train_step(self.view(carry), batch, Metrics(layout, vector))
-            return to_carry(state), metrics.vector
+    def _make_step(self, layout: MetricLayout, carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
+        state, metrics = self.train_step(self.view(carry), batch, Metrics(layout, vector))
+        return to_carry(state), metrics.vector
 
-        assert train_call.__name__ == TRAIN_CALL_NAME
+    def compile_step(self, layout: MetricLayout, name: str) -> TrainCall:
+        """The training step as a program of its own; not compiled in debug mode.
+
+        Args:
+            layout: Its metrics.
+            name: What it is called in traces and in messages about compilation.
+        """
+
+        def step(carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
+            with use_mesh_in_trace(self.mesh):
+                return self._make_step(layout, carry, vector, batch)
+
+        step.__name__ = step.__qualname__ = name
         if self.debug:
-            return train_call
+            return step
         return jax.jit(
-            train_call,
+            step,
             donate_argnums=(0,) if self.donate else (),
             in_shardings=(self.carry_shardings, replicated(self.mesh), self.placement.shardings),
             out_shardings=(self.carry_shardings, replicated(self.mesh)),
+        )
+
+    @functools.cached_property
+    def _fused_calls(self) -> dict[tuple[MetricLayout, int, bool], FusedCall]:
+        return {}
+
+    def fused_call(self, layout: MetricLayout, capacity: int, is_listed: bool) -> FusedCall:
+        """`call(carry, vector, plan, batches) -> (carry, vector, reports)`, the same function for the same arguments.
+
+        Args:
+            layout: The metrics of a step.
+            capacity: How many steps it can make; see `fused_steps`.
+            is_listed: Whether it takes as many batches, each by itself, and not one with a dimension more.
+        """
+        key = layout, capacity, is_listed
+        if key not in self._fused_calls:
+            self._fused_calls[key] = self._compile_fused(*key)
+        return self._fused_calls[key]
+
+    def _compile_fused(self, layout: MetricLayout, capacity: int, is_listed: bool) -> FusedCall:
+        placement, places = self.placement, (self.carry_shardings, replicated(self.mesh))
+
+        def make_step(carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
+            if self.mesh.size == 1:
+                return self._make_step(layout, carry, vector, batch)
+            batch = jax.lax.with_sharding_constraint(batch, placement.shardings)
+            return jax.lax.with_sharding_constraint(self._make_step(layout, carry, vector, batch), places)
+
+        def train_call(carry: Carry, vector: jax.Array, plan: jax.Array, batches: Any) -> tuple[Carry, Any, Any]:
+            if is_listed:
+                batches = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
+            with use_mesh_in_trace(self.mesh):
+                return run_planned_steps(make_step, layout, carry, vector, plan, batches)
+
+        assert train_call.__name__ == TRAIN_CALL_NAME
+        batches = (placement.shardings,) * capacity if is_listed else placement.stacked_shardings
+        return jax.jit(
+            train_call,
+            donate_argnums=(0,) if self.donate else (),
+            in_shardings=(*places, replicated(self.mesh), batches),
+            out_shardings=(*places, replicated(self.mesh)),
         )
 
     def compile_eval(self, layout: MetricLayout, is_split: bool) -> Callable:
@@ -203,6 +300,10 @@ class Engine:
         """
         trace = getattr(self._train_calls.get(layout), "trace", None)
         return None if trace is None else trace(*jax.tree.map(_form, (carry, vector)), batch_form)
+
+
+def _plain_form(leaf: Any) -> tuple[tuple[int, ...], Any]:
+    return tuple(leaf.shape), leaf.dtype
 
 
 def _form(leaf: Any) -> Any:

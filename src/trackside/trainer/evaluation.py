@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from trackside.errors import DataError
+from trackside.measured_run.batch_size import batch_size
 from trackside.metrics import MetricLayout, Metrics
-from trackside.trainer.batch import batch_size
 from trackside.trainer.buffer_guard import BufferGuard
 from trackside.trainer.engine import Engine
 from trackside.trainer.loaders import open_loader
@@ -73,7 +73,10 @@ class Evaluator:
         return Metrics(layout, jax.block_until_ready(vector))
 
     def predict(self, carry: Carry, loader: Iterable, predict_step: Callable) -> Any:
-        """The model's outputs for all examples of this process's loader, as numpy arrays."""
+        """The model's outputs for all examples of this process's loader, as numpy arrays.
+
+        An output that is a single number for a batch gives an array with one number for each batch.
+        """
         carry = carry._replace(opt_state=None)
         outputs: list[Any] = []
 
@@ -89,7 +92,7 @@ class Evaluator:
             if len(outputs) > self._max_inflight_steps:  # free the device of what is done
                 done = len(outputs) - 1 - self._max_inflight_steps
                 outputs[done] = jax.tree.map(_own_rows, outputs[done])
-        return jax.tree.map(lambda *parts: np.concatenate([_own_rows(part) for part in parts]), *outputs)
+        return jax.tree.map(_joined, *outputs)
 
     def _watched(self, call: Callable, what: str, is_split: bool) -> Callable:
         # Two programs on purpose: under one name, the second would count as a recompile.
@@ -132,6 +135,12 @@ class Evaluator:
         )
         if num_batches == 0:
             raise DataError(f"{name}: gave no batch to evaluate; an iterator can be read only once")
+
+
+def _joined(*parts: Any) -> np.ndarray:
+    """What several batches have given, in one array."""
+    arrays = [_own_rows(part) for part in parts]
+    return np.concatenate(arrays) if arrays[0].ndim else np.stack(arrays)
 
 
 def _own_rows(output: Any) -> np.ndarray:

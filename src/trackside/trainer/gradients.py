@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from trackside.errors import DataError, MetricError
+from trackside.measured_run.batch_size import batch_size
 from trackside.metrics import StepMetric, add_step_metrics
 from trackside.metrics.step_metric import count_as_float, split_log_modes
-from trackside.trainer.batch import batch_size
+from trackside.trainer.loss_scale import scaled, unscaled
+from trackside.trainer.models.adapter import INTERMEDIATES
+from trackside.trainer.models.casting import Casting, in_types_of
 
 LOGGER = logging.getLogger(__name__)
 
@@ -24,11 +26,6 @@ _MAX_SCANNED = 256
 _NO_INTERMEDIATES = (
     "log_intermediates=True, but loss_function returned no intermediates, so none are logged; call the model with "
     "`output, updates = apply_fn(..., mutable=['intermediates'])` and return `loss, (metrics, updates)`"
-)
-_MEAN_AS_SUM = (
-    "metrics['loss'] is {'value': loss, 'count': n} with the returned loss itself: `value` is a sum over n items, so "
-    "the logged loss is n times smaller than the returned one. If that is a mean, give {'value': loss * n, 'count': n} "
-    "or leave the metric out"
 )
 
 
@@ -47,24 +44,24 @@ class LossEvaluator:
     Log modes are strings and cannot leave `grad`; they are kept here while the step is traced.
     """
 
-    loss_function: Callable
-    """`loss_function(params, apply_fn, batch, rng, train)`."""
-    bind: Callable
-    """Gives the apply function for mutable variables and a key."""
+    evaluate_loss: Callable
+    """`evaluate_loss(params, mutable_variables, batch, rng, train) -> loss, (metrics, updated variables)`."""
     intermediates_log_modes: tuple[str, ...] | None = None
     """How intermediates are logged; None leaves them out."""
+    casting: Casting | None = None
+    """In mixed precision: in which type the loss is, and that the model's variables keep theirs."""
     log_modes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _warned: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __call__(self, params: Any, mutable_variables: Any, batch: Any, rng: Any, train: bool) -> LossResult:
         """The loss, metrics and new mutable variables of a batch."""
-        apply_fn = self.bind(mutable_variables, rng)
-        returned = self.loss_function(params, apply_fn, batch, rng, train=train)
+        returned = self.evaluate_loss(params, mutable_variables, batch, rng, train=train)
         loss, step_metrics, updates = _check_structure(returned)
-        self._warn_of_mean_as_sum(returned[0], step_metrics)
         metrics, modes = split_log_modes(step_metrics)
         updates = dict(updates or {})
-        intermediates = updates.pop("intermediates", None)
+        if self.casting is not None:
+            loss, updates = self.casting.to_output(loss), in_types_of(mutable_variables, updates)
+        intermediates = updates.pop(INTERMEDIATES, None)
         if self.intermediates_log_modes is not None and not intermediates:
             self._warn_once(_NO_INTERMEDIATES)
         elif intermediates and self.intermediates_log_modes is not None:
@@ -77,15 +74,6 @@ class LossEvaluator:
             metrics.update(split_log_modes({"loss": {"value": total, "count": num_examples}})[0])
         self.log_modes.update(modes)
         return LossResult(loss, metrics, _kept(mutable_variables, updates))
-
-    def _warn_of_mean_as_sum(self, loss: Any, step_metrics: Any) -> None:
-        """A loss that is returned is a mean as a rule; with a count next to it, it is logged as a sum."""
-        metric = step_metrics.get("loss") if isinstance(step_metrics, Mapping) else None
-        if not isinstance(metric, Mapping) or metric.get("value") is not loss:
-            return
-        num_items = metric.get("count", 1)
-        if isinstance(num_items, jax.Array) or np.any(np.asarray(num_items) != 1):
-            self._warn_once(_MEAN_AS_SUM)
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:  # the step is traced more than once
@@ -176,6 +164,7 @@ def compute_gradients(
     rng: Any,
     num_microbatches: int = 1,
     use_scan: bool = False,
+    loss_scale: jax.Array | None = None,
 ) -> tuple[LossResult, Any]:
     """Loss, metrics and gradients of a batch.
 
@@ -187,20 +176,21 @@ def compute_gradients(
         rng: The step's key; microbatches fold in their number.
         num_microbatches: Into how many parts the batch is split.
         use_scan: Whether to go through them by scan.
+        loss_scale: What the loss is multiplied by while it is differentiated; None for nothing.
 
     Returns:
-        The result for the whole batch and the gradients.
+        The result for the whole batch and the gradients, both as if there was no scale.
     """
 
     def loss_of(params: Any, mutable_variables: Any, batch: Any, rng: Any) -> tuple[jax.Array, LossResult]:
         with jax.named_scope("loss"):
             result = evaluate(params, mutable_variables, batch, rng, train=True)
-        return result.loss, result
+        return scaled(result.loss, loss_scale), result
 
     gradient_of = jax.value_and_grad(loss_of, has_aux=True)
     if num_microbatches == 1:
         (_, result), grads = gradient_of(params, mutable_variables, batch, rng)
-        return result, grads
+        return result, unscaled(grads, loss_scale)
     parts = split_batch(batch, num_microbatches)
 
     def add_part(total: Any, index: Any) -> tuple[Any, tuple[jax.Array, dict[str, StepMetric]]]:
@@ -221,7 +211,8 @@ def compute_gradients(
         for index in range(num_microbatches):
             total, one = add_part(total, index)
             said.append(one)
-    return _whole(params, total, said)
+    result, grads = _whole(params, total, said)
+    return result, unscaled(grads, loss_scale)
 
 
 def _whole(params: Any, total: Any, said: list[tuple[jax.Array, dict[str, StepMetric]]]) -> tuple[LossResult, Any]:

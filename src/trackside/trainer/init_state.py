@@ -8,10 +8,25 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
+from trackside.errors import ConfigError
 from trackside.trainer.batch import zeros_for_shape
+from trackside.trainer.loss_scale import first_loss_scale
 from trackside.trainer.models import ModelAdapter
-from trackside.trainer.sharding import optimizer_specs, param_specs, to_shardings, use_mesh_in_trace
+from trackside.trainer.models.adapter import INTERMEDIATES, pop_params
+from trackside.trainer.models.casting import cast_floating
+from trackside.trainer.precision import PrecisionConfig
+from trackside.trainer.sharding import (
+    ParallelConfig,
+    optimizer_specs,
+    param_specs,
+    to_shardings,
+    use_mesh_in_trace,
+)
 from trackside.trainer.train_state import Carry
+from trackside.tree_paths import leaf_path
+
+INITIAL_STATE_NAME = "initial state"
+"""What the program is called that makes parameters and optimizer state."""
 
 
 def init_carry(
@@ -21,7 +36,9 @@ def init_carry(
     exmp_input: Any,
     seed: int,
     mesh: Mesh,
-    fsdp_min_weight_size: int,
+    parallel: ParallelConfig,
+    named: Callable[[Callable, str], Callable],
+    precision: PrecisionConfig | None = None,
 ) -> tuple[Carry, Carry]:
     """Initialise parameters and optimizer on the mesh.
 
@@ -32,16 +49,25 @@ def init_carry(
         exmp_input: An input to the model; arrays, or `jax.ShapeDtypeStruct`.
         seed: The training's seed.
         mesh: The mesh.
-        fsdp_min_weight_size: From which size on parameters are split.
+        parallel: How parameters are split of which the model says nothing.
+        named: Gives the compiles of a function a name.
+        precision: In which type parameters are kept, and whether the loss is scaled; None to keep them as they are.
 
     Returns:
         The state, and its shardings.
     """
+    loss_scale = None if precision is None else precision.loss_scale
+
+    def keep(params: Any) -> Any:
+        if precision is None:
+            return params
+        dtype = precision.params_dtype()
+        return jax.tree.map(lambda leaf: cast_floating(leaf, dtype), params)
 
     def make_variables(exmp_input: Any) -> dict[str, Any]:
         init_rng, _ = jax.random.split(jax.random.key(seed))
         variables = dict(run_model_init(exmp_input, init_rng))
-        variables.pop("intermediates", None)
+        variables.pop(INTERMEDIATES, None)
         return variables
 
     def make_variables_on_mesh(exmp_input: Any) -> dict[str, Any]:
@@ -49,10 +75,13 @@ def init_carry(
             return make_variables(exmp_input)
 
     def make_carry(exmp_input: Any) -> Carry:
-        variables = adapter.unbox(make_variables_on_mesh(exmp_input))
-        params = variables.pop("params", {})
+        params, others = pop_params(jax.tree.map(_strong, adapter.unbox(make_variables_on_mesh(exmp_input))))
+        return around(params, others)
+
+    def around(params: Any, others: Any) -> Carry:
         _, step_rng = jax.random.split(jax.random.key(seed))
-        return Carry(jnp.zeros((), jnp.int32), params, variables, tx.init(params), jax.random.key_data(step_rng))
+        params, scale = keep(params), None if loss_scale is None else first_loss_scale(loss_scale)
+        return Carry(jnp.zeros((), jnp.int32), params, others, tx.init(params), jax.random.key_data(step_rng), scale)
 
     is_abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(exmp_input))
     try:
@@ -60,16 +89,37 @@ def init_carry(
     except ValueError:
         _check_metadata(adapter, make_variables, exmp_input, mesh)
         raise
-    specs = _carry_specs(
-        jax.eval_shape(make_carry, exmp_input), adapter.partition_specs(boxed), mesh, fsdp_min_weight_size
-    )
+    specs = _carry_specs(jax.eval_shape(make_carry, exmp_input), adapter.partition_specs(boxed), mesh, parallel)
     shardings = to_shardings(mesh, specs)
+    _check_trainable(pop_params(adapter.unbox(boxed))[0])
+    if adapter.has_values:  # copies, since the first step overwrites them and the model is the user's
+        params, others = pop_params(jax.tree.map(_strong_copy, make_variables(exmp_input)))
+        placed = jax.device_put((params, others), (shardings.params, shardings.mutable_variables))
+        return named(jax.jit(around, out_shardings=shardings), INITIAL_STATE_NAME)(*placed), shardings
     if is_abstract:  # the zeros are made inside, and cost nothing if the model looks at shapes only
         zeros_of = exmp_input
-        carry = jax.jit(lambda: make_carry(jax.tree.map(zeros_for_shape, zeros_of)), out_shardings=shardings)()
-    else:
-        carry = jax.jit(make_carry, out_shardings=shardings)(exmp_input)
-    return carry, shardings
+        make = jax.jit(lambda: make_carry(jax.tree.map(zeros_for_shape, zeros_of)), out_shardings=shardings)
+        return named(make, INITIAL_STATE_NAME)(), shardings
+    return named(jax.jit(make_carry, out_shardings=shardings), INITIAL_STATE_NAME)(exmp_input), shardings
+
+
+def _strong(leaf: Any) -> Any:
+    """An array whose type is its own. One that came from a Python number would compile the second step again."""
+    return jax.lax.convert_element_type(leaf, leaf.dtype)
+
+
+def _strong_copy(leaf: Any) -> Any:
+    return _strong(jnp.array(leaf, copy=True))
+
+
+def _check_trainable(params: Any) -> None:
+    """Raise if a parameter has no gradient."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ConfigError(
+                f"params: {leaf_path(path)} is {leaf.dtype}, and only floating-point numbers can be trained; keep it "
+                "in a collection of its own (`self.variable`, Linen), or in the state (`FunctionModel(has_state=True)`)"
+            )
 
 
 def _check_metadata(adapter: ModelAdapter, make_variables: Callable, exmp_input: Any, mesh: Mesh) -> None:
@@ -78,17 +128,19 @@ def _check_metadata(adapter: ModelAdapter, make_variables: Callable, exmp_input:
         boxed = jax.eval_shape(make_variables, exmp_input)
     except Exception:  # the model fails without a mesh, too: the error with the mesh is the one to show
         return
-    params, wanted = adapter.unbox(boxed).get("params", {}), adapter.partition_specs(boxed).get("params", {})
+    params, wanted = pop_params(adapter.unbox(boxed))[0], pop_params(adapter.partition_specs(boxed))[0]
     param_specs(mesh, params, wanted, min_weight_size=0)
 
 
-def _carry_specs(carry: Carry, wanted: dict[str, Any], mesh: Mesh, min_weight_size: int) -> Carry:
-    wanted = dict(wanted)
-    params = param_specs(mesh, carry.params, wanted.pop("params", {}), min_weight_size)
+def _carry_specs(carry: Carry, wanted: dict[str, Any], mesh: Mesh, parallel: ParallelConfig) -> Carry:
+    wanted_params, wanted_others = pop_params(wanted)
+    min_weight_size = parallel.fsdp_min_weight_size
+    params = param_specs(mesh, carry.params, wanted_params, min_weight_size, parallel.param_axes)
     return Carry(
         step=PartitionSpec(),
         params=params,
-        mutable_variables=param_specs(mesh, carry.mutable_variables, wanted, min_weight_size),
+        mutable_variables=param_specs(mesh, carry.mutable_variables, wanted_others, min_weight_size),
         opt_state=optimizer_specs(mesh, carry.opt_state, carry.params, params, min_weight_size),
         rng=PartitionSpec(),
+        loss_scale=jax.tree.map(lambda leaf: PartitionSpec(), carry.loss_scale),
     )

@@ -6,35 +6,52 @@ same names or by `state_dict` and `load_state_dict` (PyTorch's stateful loaders)
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from trackside.errors import DataError
+from trackside.text import a_type
+
+_NUM_PARTS = range(2, 5)
+"""As many arrays make up a batch; lists of more are loaders."""
 
 
 def open_loader(loader: Iterable, what: str) -> Iterator:
     """An iterator over a loader's batches, or an error that says what is wrong with the loader."""
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-        raise DataError(f"{what}: expected an iterable of batches, got {type(loader).__name__}")
+        raise DataError(f"{what}: expected an iterable of batches, got {a_type(loader)}")
+    if found := _whole_data(loader):
+        raise DataError(
+            f"{what}: expected an iterable of batches, got {found}; cut it into batches, such as "
+            "[(x[at : at + 64], y[at : at + 64]) for at in range(0, len(x), 64)], or pass [batch] if it is one, and "
+            "list(x) if each x[i] is one"
+        )
     return iter(loader)
 
 
-def loader_length(loader: Any) -> int | None:
-    """The number of batches, if the loader knows."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError, AttributeError):
-        return None
+def _whole_data(loader: Any) -> str:
+    """What was given in place of a loader, if that is a data set or a single batch; empty otherwise.
+
+    Batches may be arrays, so that a list or a tuple of arrays that are alike is a loader.
+    """
+    if _is_array(loader):
+        return f"an array of shape {tuple(loader.shape)}"
+    if isinstance(loader, Mapping):
+        return f"a dict with {', '.join(map(repr, list(loader)[:4]))}" if loader else "an empty dict"
+    # Only plain ones: a class of the user's own may do something whenever it is iterated over.
+    if type(loader) not in (list, tuple) or len(loader) not in _NUM_PARTS or not all(map(_is_array, loader)):
+        return ""
+    shapes = [tuple(part.shape) for part in loader]
+    is_one = len({shape[:1] for shape in shapes}) == 1
+    is_tuple = isinstance(loader, tuple)
+    differ = {
+        (str(part.dtype), shape[1:] if is_tuple else len(shape)) for part, shape in zip(loader, shapes, strict=True)
+    }
+    return f"{a_type(loader)} of arrays of shapes {', '.join(map(str, shapes))}" if is_one and len(differ) > 1 else ""
 
 
-def describe_loader(loader: Any) -> str:
-    """A loader in a few words."""
-    if loader is None:
-        return "none"
-    if isinstance(loader, dict):
-        return ", ".join(f"{name}: {describe_loader(one)}" for name, one in loader.items())
-    length = loader_length(loader)
-    return type(loader).__name__ if length is None else f"{length} batch" if length == 1 else f"{length} batches"
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

@@ -5,8 +5,8 @@ What happens, in order:
     on_training_start
     for each epoch:
         on_training_epoch_start
-        for each step: batch, room among the steps in flight, call
-            when a step has completed: finite check, its log row if one is due, on_training_step
+        for each call of one step or several: batches, room among the calls in flight, call
+            when it has completed, for each of its steps: finite check, its log row if one is due, on_training_step
             at a boundary: decide of every callback, on_boundary of those that act, validation if one is due, on_settled
         on_training_epoch_end, the epoch's row, validation if one is due, on_settled
     on_training_end
@@ -18,10 +18,8 @@ steps are written a few at a time.
 """
 
 import logging
-import math
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,9 +29,11 @@ from trackside.callbacks import CallbackList
 from trackside.logger import Logger
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import CompileCounter, compile_counter
-from trackside.profiling.ledger import COMPILE, DEVICE_WAIT, DISPATCH, LOGGING
+from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, LOGGING
 from trackside.schedule import NEVER, At, Every, next_boundary
+from trackside.trainer.completed_calls import CompletedCalls
 from trackside.trainer.engine import Engine
+from trackside.trainer.feed import FusedFeed, PlainFeed
 from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.progress import Progress
 from trackside.trainer.step_functions import SKIPPED
@@ -72,9 +72,9 @@ class TrainLoop:
     ):
         self.results: dict[str, dict[str, float]] = {}
         """The metrics of each validation."""
-        self.bad_step: int | None = None
-        """The first step that was not finite."""
         self._call = engine.train_call(plan.layout)
+        self._feed = self._build_feed(engine, progress, plan, instruments)
+        self._is_fused = plan.steps_per_call.program == "fused"
         self._placement = engine.placement
         self._fresh_vector = self._vector = engine.fresh_vector(plan.layout)
         self._progress = progress
@@ -84,6 +84,7 @@ class TrainLoop:
         self._logger = logger
         self._meter = instruments.meter
         self._ledger = instruments.meter.ledger
+        self._ends = instruments.meter.ends
         self._measurements = instruments.measurements
         self._bar = instruments.bar
         self._stop = instruments.stop
@@ -94,15 +95,35 @@ class TrainLoop:
         self._compiles: CompileCounter = compile_counter()
         self._is_first_call = True
         self._validated_step = -1
-        self._on_step = callbacks.on_step
-        self._hears_steps = len(self._on_step) > 0
         self._log_plan = Every(plan.log_every_n_steps, "log_every_n_steps")
+        self._completed = CompletedCalls(progress, self._log_plan, callbacks.on_step, logger, instruments)
         self._val_plan = Every(plan.check_val_every_n_steps, "check_val_every_n_steps")
         self._boundaries = [self._val_plan, At(plan.goal.last_step), callbacks]
         progress.cursor.place_in_epochs(plan.goal.steps_per_epoch)
         progress.totals.use_layout(plan.layout)
         progress.data.connect(plan.loader, plan.goal.is_stream, plan.max_inflight_steps)
         instruments.measurements.begin(plan.layout, self._fresh_vector)
+
+    def _build_feed(
+        self, engine: Engine, progress: Progress, plan: LoopPlan, instruments: Instruments
+    ) -> PlainFeed | FusedFeed:
+        if plan.steps_per_call.program == "plain":
+            return PlainFeed(self._call, engine, progress.data)
+        return FusedFeed(
+            self._call,
+            engine,
+            progress.data,
+            plan.layout,
+            plan.steps_per_call,
+            instruments.stop,
+            plan.log_every_n_steps,
+            instruments.clock.now,
+        )
+
+    @property
+    def bad_step(self) -> int | None:
+        """The first step that was not finite."""
+        return self._completed.bad_step
 
     @property
     def train_metrics(self) -> dict[str, float]:
@@ -112,7 +133,7 @@ class TrainLoop:
     def run(self) -> None:
         """Train until the goal is reached or something stops it."""
         cursor, time, goal = self._progress.cursor, self._progress.time, self._plan.goal
-        time.start(self._clock.now(), self._clock.timestamp())
+        time.start(self._clock.now(), self._clock.timestamp(), self._ledger.totals().wall_s)
         self._logger.run_log.write(
             "leg",
             leg=time.leg,
@@ -137,11 +158,11 @@ class TrainLoop:
     def _start_epoch(self) -> None:
         progress, cursor, time = self._progress, self._progress.cursor, self._progress.time
         is_new = cursor.begin_epoch()
-        progress.data.open_epoch(cursor, is_new)
+        self._open_epoch(is_new)
         if not is_new and cursor.ended_step == cursor.step and self._is_epoch_over():
             cursor.is_epoch_open = False  # it was cut where it would have ended anyway
             is_new = cursor.begin_epoch()
-            progress.data.open_epoch(cursor, is_new)
+            self._open_epoch(is_new)
         if is_new:
             progress.totals.begin_epoch()
             time.epoch_start_s = time.total_s(self._clock.now())
@@ -149,6 +170,10 @@ class TrainLoop:
         self._bar.start_epoch(cursor.epoch)
         self._meter.step_times.break_off()
         self._callbacks.call("on_training_epoch_start", cursor.epoch)
+
+    def _open_epoch(self, is_new: bool) -> None:
+        with self._ledger.spend(DATA_WAIT):  # a loader may start its workers, or skip what was trained on
+            self._progress.data.open_epoch(self._progress.cursor, is_new)
 
     def _train_epoch(self) -> None:
         cursor, epoch_end = self._progress.cursor, self._plan.goal.epoch_end(self._progress.cursor)
@@ -158,16 +183,21 @@ class TrainLoop:
             is_exhausted = not self._run_looking(boundary)
             if cursor.step > step_before:
                 self._at_boundary()
-            if is_exhausted and not self._progress.data.start_again(cursor):
+            if is_exhausted and not self._start_again():
                 break
 
+    def _start_again(self) -> bool:
+        """Start a loader again that has run out; False if the epoch is over with it."""
+        with self._ledger.spend(DATA_WAIT):
+            return self._progress.data.start_again(self._progress.cursor)
+
     def _run_looking(self, boundary: float) -> bool:
-        """Train up to a boundary, and hear after each step whether all processes are to stop; see `_run_until`."""
+        """Train up to a boundary, and hear after each call whether all processes are to stop; see `_run_until`."""
         if not self._interrupts.looks_together:
             return self._run_until(boundary)
         cursor = self._progress.cursor
         while cursor.step < boundary and not self._stop.status:
-            if not self._run_until(cursor.step + 1):
+            if not self._run_until(min(boundary, cursor.step + self._plan.steps_per_call.capacity)):
                 return False
             self._interrupts.look(cursor.step)
         return True
@@ -181,47 +211,46 @@ class TrainLoop:
             False if the loader ran out of batches before.
         """
         progress, cursor, window, now = self._progress, self._progress.cursor, self._window, self._clock.now
-        guard, batches, place, stop = (
-            progress.data.guard,
-            progress.data.batches,
-            self._placement.place_train,
-            self._stop,
-        )
-        call = self._marked_call if self._measurements.capture_state == "tracing" else self._call
-        device, calls, max_inflight = self._meter.device, self._ledger.calls, self._plan.max_inflight_steps
+        feed, stop = self._feed, self._stop
+        marks_calls = self._measurements.capture_state == "tracing"
+        feed.open(marks_calls)
+        take, place, guard, retire = feed.take, feed.place, feed.guard, self._completed.retire
+        ends, calls, max_inflight = self._ends, self._ledger.calls, self._plan.max_inflight_steps
         count_samples = self._meter.count_samples
         next_log_step = self._log_plan.next_boundary(cursor.step)
-        num_steps = 1
-        while cursor.step < boundary and not stop.status:
+        while cursor.step < boundary and (not stop.status or (feed.holds_batch and stop.status != "nan")):
             started_s = now()
             try:
-                batch = guard.protect(next(batches))
+                batch = take(cursor.step, boundary - cursor.step)
             except StopIteration:
+                self._account_end_of_pass(started_s)
                 return False
             if self._is_first_call:
-                self._check_first(batch)
+                self._check_first(feed.latest)
                 count_samples = self._meter.count_samples
             batch_s = now()
             batch = place(batch)
             placed_s = now()
             was_blocked = False
             if len(window) >= max_inflight:
-                oldest = window[0].report
-                was_blocked = not oldest.is_ready()
-                np.asarray(oldest)  # the fastest way to wait: JAX keeps the copy for the next reader
-            carry, vector = progress.carry, self._vector
+                was_blocked = not window[0].report.is_ready()
+                if was_blocked:
+                    ends.wait_for(window[0])
+            carry, vector, num_steps = progress.carry, self._vector, feed.num_steps
+            call = self._marked_call if marks_calls else feed.call
             num_compiles, ready_s = self._compiles.num_events, now()
             was_idle = not was_blocked and (not window or window[-1].report.is_ready())
             try:
-                progress.carry, self._vector = call(carry, vector, batch)
+                result = call(carry, vector, batch)
             except Exception:
-                self._placement.check_train_batch(batch)  # most calls that fail were given a batch that cannot work
+                self._placement.check_train_batch(feed.latest)  # most calls that fail have a batch that cannot work
                 raise
+            progress.carry, self._vector = result[0], result[1]
             dispatched_s = now()
             record = CallRecord(
                 cursor.step + 1,
                 num_steps,
-                count_samples(batch),
+                feed.num_samples(batch, count_samples),
                 cursor.epoch,
                 started_s,
                 batch_s,
@@ -230,27 +259,35 @@ class TrainLoop:
                 dispatched_s,
                 was_idle,
                 was_blocked,
-                self._vector,
+                result[-1],
                 batch,
             )
             cursor.step += num_steps
             window.append(record)
             calls.append(record)
-            if cursor.step == next_log_step:  # its row is written when it has completed; the next starts from zero
+            if cursor.step >= next_log_step:  # its row is written when it has completed; the next starts from zero
                 record.is_logged = True
-                self._vector = self._fresh_vector
                 next_log_step = self._log_plan.next_boundary(cursor.step)
+                if not self._is_fused:  # else the call does that, and a step that was not finite stays known to it
+                    self._vector = self._fresh_vector
             if self._compiles.num_events != num_compiles:
-                self._account_compile(record, (carry, vector, batch), num_compiles)
-            elif was_idle and ready_s > device.next_sample_s:
-                device.sample(record.report, ready_s, dispatched_s)
+                self._account_compile(record, (carry, vector, feed.latest), num_compiles)
+            elif ready_s > ends.next_watch_s and not was_blocked:
+                ends.watch(record)
             if len(calls) >= MAX_UNACCOUNTED_CALLS:
                 self._ledger.account()
             if len(window) > max_inflight:  # completed: heard while the device is busy with the next
-                self._retire(window.popleft())
+                retire(window.popleft(), window)
             if guard.on_probation:
                 self._retire_all()
         return True
+
+    def _account_end_of_pass(self, started_s: float) -> None:
+        """The loader took its time to say that it has no more batches."""
+        waited_s = self._clock.now() - started_s
+        before = self._ledger.switch(DATA_WAIT)  # until now, it counted for another part
+        self._ledger.move(before, DATA_WAIT, waited_s)
+        self._ledger.switch(before)
 
     def _account_compile(self, record: CallRecord, args: tuple[Any, ...], num_compiles: int) -> None:
         """Something was compiled during a call: if it was the step, leave its time out, and say why."""
@@ -258,17 +295,17 @@ class TrainLoop:
         self._meter.device.pause()  # such a call says nothing about the device
         self._logger.write_held_rows()  # their time is theirs, whatever is left out from here on
         is_step = self._sentinel is None or self._sentinel.compiled(
-            "train_step", args, step=record.last_step, function=self._call, since=num_compiles
+            "train_step", args, step=record.first_step, function=self._call, since=num_compiles
         )
         if is_step:
             record.is_disturbed = True
             self._logger.exclude_time(record.dispatched_s - record.ready_s)
-            self._ledger.move(DISPATCH, COMPILE, record.dispatched_s - record.ready_s)
 
-    def _marked_call(self, carry: Carry, vector: Any, batch: Any) -> tuple[Carry, Any]:
-        """A call that TensorBoard and xprof recognise as a step."""
-        with StepTraceAnnotation(STEP_MARKER, step_num=self._progress.cursor.step + 1):
-            return self._call(carry, vector, batch)
+    def _marked_call(self, carry: Carry, vector: Any, batch: Any) -> tuple:
+        """A call that TensorBoard and xprof recognize as a step."""
+        first, num_steps = self._progress.cursor.step + 1, self._feed.num_steps
+        with StepTraceAnnotation(STEP_MARKER, step_num=first, num_steps=num_steps):
+            return self._feed.call(carry, vector, batch)
 
     def _check_first(self, batch: Any) -> None:
         self._is_first_call = False
@@ -300,32 +337,17 @@ class TrainLoop:
         cursor, goal, data = self._progress.cursor, self._plan.goal, self._progress.data
         if cursor.step >= goal.epoch_end(cursor):
             return True
-        return goal.steps_per_epoch is None and data.is_over(cursor.step)
-
-    def _retire(self, record: CallRecord) -> None:
-        """Do what was waiting for a call, which is waited for if need be."""
-        report = np.asarray(record.report)
-        record.batch = None
-        if report[0] and not self._stop.status:
-            self._stop_at_non_finite(record, report)
-        record.completed_s = self._clock.now()
-        is_disturbed = record.is_disturbed or self._measurements.capture_state != "none"
-        self._meter.step_times.add(record.last_step, record.completed_s, is_disturbed)
-        totals = self._progress.totals
-        if record.is_logged:
-            self._logger.hold_row(partial(totals.take_row, report), record.last_step, record.completed_s)
-            self._meter.log_if_due(record.last_step)
-        if self._hears_steps:
-            self._on_step.call("on_training_step", totals.last_step(report), record.epoch, record.last_step)
-        if record.dispatched_s >= self._bar.next_refresh_s:
-            self._bar.show(record.last_step, totals.last_step(report), self._clock.now())
+        if goal.steps_per_epoch is not None:
+            return False
+        with self._ledger.spend(DATA_WAIT):  # it may take a look at the next batch
+            return data.is_over(cursor.step)
 
     def _retire_all(self) -> None:
         if self._window:
             with self._ledger.spend(DEVICE_WAIT):
-                np.asarray(self._window[-1].report)
+                self._ends.wait_for_all(self._window)
         while self._window:
-            self._retire(self._window.popleft())
+            self._completed.retire(self._window.popleft(), self._window)
         self._logger.write_held_rows()
 
     def _settle(self) -> bool:
@@ -338,21 +360,11 @@ class TrainLoop:
         if self._sentinel is not None:
             self._sentinel.flush(self._progress.cursor.step)
         if self._vector is not self._fresh_vector:
-            self._progress.totals.settle(np.asarray(self._vector))
+            has_row = self._is_fused and self._log_plan.is_due(self._progress.cursor.step)
+            if not has_row:
+                self._progress.totals.settle(np.asarray(self._vector))
             self._vector = self._fresh_vector
         return self._stop.status != "nan"
-
-    def _stop_at_non_finite(self, record: CallRecord, report: np.ndarray) -> None:
-        self._stop.ask("nan")
-        values = self._progress.totals.last_step(report)
-        shown = {name: value for name, value in values.items() if name == "loss" or not math.isfinite(value)}
-        self.bad_step = record.last_step
-        LOGGER.error(
-            "step %d: the loss or the gradient norm is not finite (%s); training stops",
-            record.last_step,
-            ", ".join(f"{name}={value:g}" for name, value in shown.items()),
-        )
-        self._logger.report_non_finite(shown, record.last_step)
 
     # --- the end of an epoch ------------------------------------------------------------------------------------------
 
@@ -390,7 +402,8 @@ class TrainLoop:
             return not data.is_exhausted
         was_cut = cursor.step - cursor.epoch_start_step < length
         if not was_cut:
-            data.finish_pass(cursor.step)
+            with self._ledger.spend(DATA_WAIT):
+                data.finish_pass(cursor.step)
         return was_cut
 
     def _report_skipped(self) -> None:

@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.measured_run.interrupts import Interrupts, StopRequest
+from trackside.measured_run.progress_bar import ProgressBar, ProgressLines
+from trackside.measured_run.step_meter import StepMeter
 from trackside.metrics import MetricLayout
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.trainer.goal import Goal
-from trackside.trainer.interrupts import Interrupts, StopRequest
 from trackside.trainer.measurements import TrainMeasurements
-from trackside.trainer.progress_bar import ProgressBar, ProgressLines
-from trackside.trainer.step_meter import StepMeter
+from trackside.trainer.steps_per_call import PLAIN, StepsPerCall
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class LoopPlan:
     layout: MetricLayout
     """The metrics of the step."""
     max_inflight_steps: int = 2
+    steps_per_call: StepsPerCall = PLAIN
     log_every_n_steps: int = -1
     check_val_every_n_steps: int = -1
     check_val_every_n_epoch: int = -1

@@ -6,8 +6,6 @@ second moment's 0.999 is 1 in bfloat16, and it would never decay. Updates come b
 
 import functools
 import inspect
-import re
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +19,13 @@ from trackside.config import ConfigDict
 from trackside.config.wording import did_you_mean, listed
 from trackside.errors import ConfigError
 from trackside.trainer.lr_schedules import SchedulerConfig, build_schedule, check_number
+from trackside.trainer.parameter_groups import (
+    ParamGroupConfig,
+    by_group,
+    check_patterns,
+    matches,
+    warn_of_unmatched,
+)
 from trackside.tree_paths import leaf_path
 
 
@@ -55,6 +60,11 @@ class OptimizerConfig(ConfigDict):
     """The largest absolute value of a gradient's element."""
     optimizer_kwargs: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the optax function behind `name`, such as {"mu_dtype": "bfloat16"} for adam."""
+    frozen: list[str] | None = None
+    """Regular expressions searched in the same paths: parameters that match one are not trained, and need no memory for
+    gradients and optimizer."""
+    groups: list[ParamGroupConfig] = field(default_factory=list)
+    """Parameters with their own learning rate or optimizer. A parameter is in the first group that it matches."""
 
     def __post_init__(self) -> None:
         _builder_of(self.name)
@@ -67,13 +77,29 @@ class OptimizerConfig(ConfigDict):
         check_number("OptimizerConfig.weight_decay", self.weight_decay)
         check_number("OptimizerConfig.grad_clip_norm", self.grad_clip_norm, above=0.0, optional=True)
         check_number("OptimizerConfig.grad_clip_value", self.grad_clip_value, above=0.0, optional=True)
-        _check_patterns("OptimizerConfig.weight_decay_include", self.weight_decay_include)
-        _check_patterns("OptimizerConfig.weight_decay_exclude", self.weight_decay_exclude)
+        check_patterns("OptimizerConfig.weight_decay_include", self.weight_decay_include)
+        check_patterns("OptimizerConfig.weight_decay_exclude", self.weight_decay_exclude)
+        check_patterns("OptimizerConfig.frozen", self.frozen)
+        self._check_groups()
         if self.nesterov and self.momentum is None and self.name in ("sgd", "rmsprop"):
             raise ConfigError(
                 f"OptimizerConfig.nesterov: {self.name!r} has no momentum to change, got momentum=None; "
                 "set momentum, e.g. to 0.9"
             )
+
+    def _check_groups(self) -> None:
+        names = [group.name for group in self.groups]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"OptimizerConfig.groups: each needs a name of its own, got {listed(names)}")
+        for group in self.groups:
+            check_number("ParamGroupConfig.lr_scale", group.lr_scale, above=0.0)
+            if group.optimizer is not None and not isinstance(group.optimizer, OptimizerConfig):
+                raise ConfigError(f"ParamGroupConfig.optimizer: expected an OptimizerConfig, got {group.optimizer!r}")
+            if group.optimizer is not None and (group.optimizer.frozen or group.optimizer.groups):
+                raise ConfigError(
+                    f"ParamGroupConfig {group.name!r}: its optimizer has `frozen` or `groups`; move them to the config "
+                    "that has the group"
+                )
 
 
 DecayMask = Callable[[Any], Any]
@@ -104,16 +130,24 @@ def build_optimizer(config: OptimizerConfig) -> GradientTransformation:
     `update` needs the parameters where there is weight decay. A pattern that matches no parameter is warned of in
     `init`.
     """
-    builder = _builder_of(config.name)
-    optimizer = builder(config, build_schedule(config.scheduler), functools.partial(_select_decayed, config))
-    tx = _in_float32(optax.chain(*_clipping(config), optimizer))
+    tx = _in_float32(optax.chain(*_clipping(config), by_group(config, _build_one)))
 
     def init(params: Any) -> Any:
         if config.weight_decay:
             _warn_of_unmatched(config, params)
+        warn_of_unmatched("OptimizerConfig.frozen", config.frozen, params)
+        for group in config.groups:
+            warn_of_unmatched(f"ParamGroupConfig {group.name!r}", group.patterns, params)
         return tx.init(params)
 
     return GradientTransformationExtraArgs(init, tx.update)
+
+
+def _build_one(config: OptimizerConfig, lr_scale: float) -> GradientTransformation:
+    """The optimizer of a config, without clipping."""
+    schedule = build_schedule(config.scheduler)
+    scaled = schedule if lr_scale == 1 else lambda count: lr_scale * schedule(count)
+    return _builder_of(config.name)(config, scaled, functools.partial(_select_decayed, config))
 
 
 def _clipping(config: OptimizerConfig) -> Iterator[GradientTransformation]:
@@ -166,33 +200,12 @@ def _select_decayed(config: OptimizerConfig, params: Any) -> Any:
 
 def _decays(config: OptimizerConfig, path: str) -> bool:
     include, exclude = config.weight_decay_include, config.weight_decay_exclude
-    if include is not None and not any(re.search(pattern, path) for pattern in include):
-        return False
-    return not any(re.search(pattern, path) for pattern in exclude or ())
+    return (include is None or matches(include, path)) and not matches(exclude, path)
 
 
 def _warn_of_unmatched(config: OptimizerConfig, params: Any) -> None:
-    paths = [leaf_path(key_path) for key_path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for name in ("weight_decay_include", "weight_decay_exclude"):
-        for pattern in getattr(config, name) or ():
-            if paths and not any(re.search(pattern, path) for path in paths):
-                # Without a stacklevel: init may be traced several times, and a warning from one place shows once.
-                warnings.warn(  # noqa: B028
-                    f"OptimizerConfig.{name}: {pattern!r} matches none of the {len(paths)} parameters, the first of "
-                    f"which is {paths[0]!r}; correct or remove the pattern"
-                )
-
-
-def _check_patterns(name: str, patterns: Any) -> None:
-    if patterns is None:
-        return
-    if not isinstance(patterns, list | tuple):
-        raise ConfigError(f"{name}: expected a list of regular expressions or None, got {patterns!r}; write [...]")
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except (re.error, TypeError) as error:
-            raise ConfigError(f"{name}: {pattern!r} is not a regular expression ({error}); correct it") from error
+        warn_of_unmatched(f"OptimizerConfig.{name}", getattr(config, name), params)
 
 
 @register_optimizer("sgd")

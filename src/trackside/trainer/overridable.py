@@ -1,5 +1,8 @@
 """What a subclass of the trainer may override: the loss, the steps of the set-up, and the hooks."""
 
+import contextlib
+import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -7,19 +10,34 @@ import jax
 from jax.sharding import Mesh
 
 from trackside.callbacks import Callback, CallbackConfig
+from trackside.clock import Clock
 from trackside.errors import DataError
+from trackside.logger import Logger, LoggerConfig
+from trackside.logger.run_log import opens_runs, without_opening_runs
+from trackside.measured_run.run_folder import choose_run_folder
+from trackside.metrics import MetricLayout, Metrics
 from trackside.processes import Processes
-from trackside.profiling.ledger import OTHER
+from trackside.profiling.ledger import OTHER, Ledger
+from trackside.profiling.sentinel import RecompileSentinel
+from trackside.text import a_type
 from trackside.trainer.batch_placement import BatchPlacement
+from trackside.trainer.engine import Engine
+from trackside.trainer.evaluation import Evaluator
 from trackside.trainer.gradients import LossEvaluator
 from trackside.trainer.init_state import init_carry
 from trackside.trainer.lr_schedules import build_schedule
-from trackside.trainer.models import ModelAdapter, ModelConfig, build_module
+from trackside.trainer.measurements import TrainMeasurements
+from trackside.trainer.models import ModelAdapter, ModelConfig, build_model
+from trackside.trainer.models.casting import Casting
 from trackside.trainer.optimizer import OptimizerConfig, build_optimizer
+from trackside.trainer.parameter_groups import freeze
+from trackside.trainer.precision import PrecisionConfig, to_precision
 from trackside.trainer.progress import Progress
 from trackside.trainer.sharding import build_mesh
 from trackside.trainer.step_functions import EvalStep, TrainStep, build_eval_step, build_train_step
 from trackside.trainer.trainer_config import TrainerConfig
+
+LOGGER = logging.getLogger(__name__)
 
 HostMetricsFn = Callable[[dict[str, float]], dict[str, float]]
 
@@ -37,9 +55,25 @@ class Overridable:
 
     trainer_config: TrainerConfig
     model_config: ModelConfig
+    optimizer_config: OptimizerConfig
+    clock: Clock
     processes: Processes
+    ledger: Ledger
+    sentinel: RecompileSentinel
     exmp_batch: Any
     adapter: ModelAdapter
+    engine_class: type[Engine] = Engine
+    """What the compiled calls are made by."""
+    _evaluation_params: Callable[[Any], Any] | None
+
+    @property
+    def precision(self) -> PrecisionConfig | None:
+        """The types in which the model is kept and computes; None for those that it has."""
+        return to_precision(self.trainer_config.precision)
+
+    @property
+    def _casting(self) -> Casting | None:
+        return None if self.precision is None else self.precision.casting()
 
     # --- the model's side of a step -----------------------------------------------------------------------------------
 
@@ -58,6 +92,21 @@ class Overridable:
         """
         raise NotImplementedError(f"{type(self).__name__} has to define loss_function")
 
+    def evaluate_loss(self, params: Any, mutable_variables: Any, batch: Any, rng: Any, train: bool = True) -> Any:
+        """The loss of a batch for a state's variables: calls `loss_function` with the apply function.
+
+        Args:
+            params: The parameters.
+            mutable_variables: The current batch statistics and the like.
+            batch: The batch.
+            rng: The key of this step.
+            train: Whether this is a training step.
+
+        Returns:
+            As `loss_function`.
+        """
+        return self.loss_function(params, self._bind(mutable_variables, rng), batch, rng, train=train)
+
     @staticmethod
     def batch_to_input(batch: Any) -> Any:
         """The model's input in a batch. Override where `batch.inputs` is not it.
@@ -68,12 +117,12 @@ class Overridable:
             return batch.inputs
         except AttributeError:
             raise DataError(
-                f"batch: a {type(batch).__name__} has no `inputs`; override batch_to_input to say what the model gets"
+                f"batch: {a_type(batch)} has no `inputs`; override batch_to_input to say what the model gets"
             ) from None
 
     @staticmethod
     def get_model_rng(rng: Any) -> dict[str, Any]:
-        """The keys that the model gets, at initialisation and in each step. Override for models that need others.
+        """The keys that the model gets, at initialization and in each step. Override for models that need others.
 
         Args:
             rng: The key to derive them from.
@@ -87,6 +136,33 @@ class Overridable:
 
     # --- the steps of the set-up --------------------------------------------------------------------------------------
 
+    def init_logger(self, logger_config: LoggerConfig | None) -> None:
+        """Set up the logger and its directory. Without a config, nothing is logged anywhere.
+
+        A run that is to be continued is not touched before training begins.
+
+        Args:
+            logger_config: Where to log. `self.trainer_config` gets the folder that was chosen.
+        """
+        continues, wanted = False, None if logger_config is None else logger_config.log_path
+        if logger_config is not None and opens_runs():
+            resume = self.trainer_config.resume
+            logger_config, continues = choose_run_folder(logger_config, resume, self.processes, self.clock)
+            if logger_config.log_path != wanted:
+                self.trainer_config = dataclasses.replace(self.trainer_config, logger=logger_config)
+        postprocess = self.get_metric_postprocess_fn()
+        with without_opening_runs() if continues else contextlib.nullcontext():
+            self.logger = Logger(
+                logger_config if logger_config is not None else LoggerConfig(),
+                metric_postprocess_fn=None if postprocess is unchanged else postprocess,
+                process_index=self.processes.index,
+                clock=self.clock,
+                ledger=self.ledger,
+            )
+        self._folder_of_config = wanted
+        if wanted is not None and "{time}" not in str(wanted) and self.logger.log_path != wanted:
+            LOGGER.info("%s holds a run already; this one goes to %s", wanted, self.logger.log_path)
+
     def init_mesh(self, model_config: ModelConfig, mesh: Mesh | None = None) -> None:
         """Set up the device mesh, unless one is given: `self.mesh`, `self.batch_partition_specs`."""
         self.mesh = build_mesh(model_config.parallel, mesh)
@@ -96,7 +172,7 @@ class Overridable:
 
     def build_model(self, model_config: ModelConfig) -> None:
         """Build the model from its config: `self.model`."""
-        self.model = build_module(model_config)
+        self.model = build_model(model_config)
 
     def init_optimizer(self, optimizer_config: OptimizerConfig) -> None:
         """Build the optimizer: `self.tx`."""
@@ -116,7 +192,9 @@ class Overridable:
             exmp_input,
             self.trainer_config.seed,
             self.mesh,
-            self.model_config.parallel.fsdp_min_weight_size,
+            self.model_config.parallel,
+            self.sentinel.named,
+            self.precision,
         )
         self.progress = Progress(carry)
 
@@ -135,11 +213,64 @@ class Overridable:
     def create_training_step_function(self) -> TrainStep:
         """The function `train_step(state, batch, metrics) -> (state, metrics)`. Override for your own step."""
         modes = tuple(self.trainer_config.intermediates_log_modes) if self.trainer_config.log_intermediates else None
-        return build_train_step(self.trainer_config, LossEvaluator(self.loss_function, self._bind, modes))
+        return build_train_step(
+            self.trainer_config, LossEvaluator(self._loss_of_unfrozen, modes, self._casting), self.optimizer_config
+        )
+
+    def _loss_of_unfrozen(self, params: Any, mutable_variables: Any, batch: Any, rng: Any, train: bool) -> Any:
+        params = freeze(self.optimizer_config, params)
+        return self.evaluate_loss(params, mutable_variables, batch, rng, train=train)
 
     def create_evaluation_step_function(self) -> EvalStep:
         """The function `eval_step(state, batch, metrics) -> metrics`. Override for your own step."""
-        return build_eval_step(self.trainer_config, LossEvaluator(self.loss_function, self._bind))
+        return build_eval_step(self.trainer_config, LossEvaluator(self.evaluate_loss, casting=self._casting))
+
+    def create_jitted_functions(self) -> None:
+        """Create the step functions; `train_step` and `eval_step` are jitted unless in debug mode."""
+        config = self.trainer_config
+        self.engine = engine = self.engine_class(
+            self.mesh,
+            self.adapter,
+            self.tx,
+            self.carry_shardings,
+            self.placement,
+            self.create_training_step_function(),
+            self.create_evaluation_step_function(),
+            train_log_modes=tuple(config.default_train_log_modes),
+            donate=config.donate_train_state,
+            debug=config.debug,
+            fsdp_min_weight_size=self.model_config.parallel.fsdp_min_weight_size,
+            evaluation_params=self._evaluation_params,
+            processes=self.processes,
+        )
+        self.train_step, self.eval_step = engine.train_step, engine.eval_step
+        if not config.debug:
+            self.train_step = jax.jit(self.train_step, donate_argnums=(0,) if config.donate_train_state else ())
+            self.eval_step = jax.jit(self.eval_step)
+        watch = None if config.debug else self.sentinel.watch
+        self.evaluator = Evaluator(engine, config.max_inflight_steps, watch)
+        self.measurements = TrainMeasurements(engine, self.progress, self.logger)
+        """What is known of the steps, in addition to their metrics."""
+        self._train_metric_shapes: MetricLayout | None = None
+        self._eval_metric_shapes: MetricLayout | None = None
+
+    def init_train_metrics(self, batch: Any = None) -> Metrics:
+        """Training metrics before any step. Their form is learned by tracing the step, so that it compiles only once.
+
+        Args:
+            batch: A batch from which shapes are inferred; the example batch if left out.
+        """
+        if self._train_metric_shapes is None or batch is not None:
+            batch = self.exmp_batch if batch is None else batch
+            self._train_metric_shapes = self.engine.train_layout(self.progress.carry, batch)
+        return Metrics(self._train_metric_shapes)
+
+    def init_eval_metrics(self, batch: Any = None) -> Metrics:
+        """Evaluation metrics before any batch; see `init_train_metrics`."""
+        if self._eval_metric_shapes is None or batch is not None:
+            batch = self.exmp_batch if batch is None else batch
+            self._eval_metric_shapes = self.engine.eval_layout(self.progress.carry, batch)
+        return Metrics(self._eval_metric_shapes)
 
     def _bind(self, mutable_variables: Any, rng: Any) -> Callable:
         return self.adapter.bind(mutable_variables, self.get_model_rng(rng))

@@ -10,6 +10,7 @@ import rich.console
 import rich.table
 
 from trackside.trainer.optimizer import OptimizerConfig, decay_mask
+from trackside.trainer.parameter_groups import group_of
 from trackside.tree_paths import leaf_path
 
 
@@ -19,12 +20,15 @@ def count_params(params: Any) -> int:
 
 
 def tabulate_params(params: Any, optimizer_config: OptimizerConfig, width: int = 140) -> str:
-    """A table of all parameters: shape, dtype, sharding, weight decay and count."""
+    """A table of all parameters: shape, dtype, sharding, weight decay, group where there are any, and count."""
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_footer=True)
     total = count_params(params)
     table.add_column("Parameter", footer="Total", overflow="fold")
     for name in ("Shape", "Dtype", "Sharding", "Decay"):
         table.add_column(name)
+    has_groups = bool(optimizer_config.groups or optimizer_config.frozen)
+    if has_groups:
+        table.add_column("Group")
     table.add_column("Count", footer=f"{total:,}", justify="right")
     has_decay = optimizer_config.weight_decay > 0
     decayed = jax.tree.leaves(decay_mask(optimizer_config, params))
@@ -35,6 +39,7 @@ def tabulate_params(params: Any, optimizer_config: OptimizerConfig, width: int =
             str(leaf.dtype),
             _describe_sharding(leaf),
             "yes" if has_decay and decays else "no",
+            *([group_of(optimizer_config, leaf_path(path))] if has_groups else []),
             f"{math.prod(leaf.shape):,}",
         )
     console = rich.console.Console(file=io.StringIO(), width=width, force_terminal=False)

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from trackside.measured_run.training_time import TrainingTime
 from trackside.metrics import HostMetrics, MetricLayout
 from trackside.metrics.row import MetricTotals, RowReader
 from trackside.trainer.cursor import Cursor
+from trackside.trainer.steps_per_call import Program
 from trackside.trainer.train_data import TrainData
 from trackside.trainer.train_state import Carry
-from trackside.trainer.training_time import TrainingTime
 
 
 class Totals:
@@ -156,6 +157,16 @@ class Progress:
     def __init__(self, carry: Carry):
         self.begin_at(carry, 0)
 
+    @property
+    def carry(self) -> Carry:
+        """The state."""
+        self.data.note_look()
+        return self._carry
+
+    @carry.setter
+    def carry(self, carry: Carry) -> None:
+        self._carry = carry
+
     def begin_at(self, carry: Carry, step: int) -> None:
         """Be at a step of which nothing but the state is known."""
         self.carry = carry
@@ -166,6 +177,8 @@ class Progress:
         self.time = TrainingTime()
         self.start_step = step
         """The step at which this trainer took over."""
+        self.step_program: Program | None = None
+        """In which program the steps so far ran; None before any. Another may differ in the last bit of a result."""
 
     def to_record(self, now_s: float) -> dict[str, Any]:
         """What is saved in addition to the state. Nothing in it changes afterwards.
@@ -178,6 +191,7 @@ class Progress:
             **self.cursor.to_record(),
             **self.totals.to_record(),
             **self.metrics.to_record(),
+            "step_program": self.step_program,
             "loaders": {"train": self.data.position(self.cursor.step)},
         }
 
@@ -196,6 +210,7 @@ class Progress:
         self.data.restore(loader_position)
         self.time = TrainingTime.from_plain(record["time"])
         self.start_step = self.cursor.step
+        self.step_program = record.get("step_program", "plain")  # earlier versions had no other
 
 
 def spell(value: float) -> float | str:

@@ -27,7 +27,13 @@ Config = TypeVar("Config", bound=ConfigDict)
 _NAMES = ("trainer", "model", "optimizer")
 _MAX_CHANGES = 20
 # What a resumed run may well have changed without being another training.
-_IRRELEVANT = ("trainer.resume", "trainer.enable_progress_bar", "trainer.logger.", "trainer.watchdog_timeout_s")
+_IRRELEVANT = (
+    "trainer.resume",
+    "trainer.enable_progress_bar",
+    "trainer.logger.",
+    "trainer.watchdog_timeout_s",
+    "trainer.silence_findings",
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,12 @@ class RunConfigs:
     """How a run trains, which model, and by which optimizer."""
 
     trainer: TrainerConfig
-    model: ModelConfig
-    optimizer: OptimizerConfig
+    model: ModelConfig | None
+    """None for a model that was given as an object."""
+    optimizer: OptimizerConfig | None
+    """None for an optimizer that was given as an object."""
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Names of objects that were given in place of configs."""
 
     @classmethod
     def of_checkpoint(cls, path: pathlib.Path) -> tuple["RunConfigs", CheckpointStore, int]:
@@ -55,8 +65,8 @@ class RunConfigs:
         for name in _NAMES:
             if name not in saved:
                 raise CheckpointError(
-                    f"checkpoint {root}: the {name} config was not saved, since it could not be written; build the "
-                    "trainer yourself and use load_pretrained_model"
+                    f"checkpoint {root}: the {name} config was not saved, since it could not be written or was given "
+                    "as an object; build the trainer yourself and use load_pretrained_model"
                 )
         trainer = _read_saved(TrainerConfig, saved["trainer"])
         trainer.logger = _logger_where_it_is(trainer.logger, root)
@@ -65,7 +75,7 @@ class RunConfigs:
 
     def to_plain(self) -> dict[str, Any]:
         """As plain values without secrets. One that cannot be written is left out, with a warning."""
-        plain = {}
+        plain: dict[str, Any] = {"given": dict(self.given)} if self.given else {}
         for name, config in self._by_name().items():
             try:
                 plain[name] = redact(config.to_dict())
@@ -75,6 +85,8 @@ class RunConfigs:
 
     def log_to(self, logger: Logger) -> None:
         """Log the configs. One that cannot be written is left out, with a warning."""
+        if self.given:
+            logger.log_config({"given": dict(self.given)})
         for name, config in self._by_name().items():
             try:
                 logger.log_config({name: config})
@@ -115,7 +127,8 @@ class RunConfigs:
     def _by_name(self) -> dict[str, ConfigDict]:
         callbacks = [one.config if isinstance(one, Callback) else one for one in self.trainer.callbacks]
         trainer = dataclasses.replace(self.trainer, callbacks=callbacks)
-        return {"trainer": trainer, "model": self.model, "optimizer": self.optimizer}
+        configs = {"trainer": trainer, "model": self.model, "optimizer": self.optimizer}
+        return {name: config for name, config in configs.items() if config is not None}
 
 
 def _read_saved(config_class: type[Config], data: Any) -> Config:

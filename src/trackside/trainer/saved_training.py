@@ -18,6 +18,8 @@ from trackside.tree_paths import leaf_path
 
 LOGGER = logging.getLogger(__name__)
 
+LOSS_SCALE = "loss_scale"
+
 
 class MisfitError(CheckpointError):
     """A saved state does not have the form of the current one."""
@@ -28,12 +30,35 @@ class MisfitError(CheckpointError):
 
 def to_trees(carry: Carry) -> dict[str, Any]:
     """The state as trees, one by one, so that parameters can be loaded without the rest."""
-    return {
+    trees = {
         "params": carry.params,
-        "mutable_variables": carry.mutable_variables,
+        "mutable_variables": jax.tree.map(_without_type, carry.mutable_variables),
         "opt_state": carry.opt_state,
         "progress": {"step": carry.step, "rng": carry.rng},
     }
+    return trees if carry.loss_scale is None else {**trees, LOSS_SCALE: carry.loss_scale}
+
+
+_KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
+"""JAX's generators by the types of their keys: a form without values does not say it otherwise."""
+
+
+def _without_type(leaf: Any) -> Any:
+    """A key's raw data, as files hold it; anything else as it is."""
+    if not _is_key(leaf):
+        return leaf
+    return jax.random.key_data(leaf) if isinstance(leaf, jax.Array) else jax.eval_shape(jax.random.key_data, leaf)
+
+
+def _with_type(current: Any, saved: Any) -> Any:
+    """The raw data of a key as a key again; anything else as it is."""
+    if not _is_key(current) or _is_key(saved):
+        return saved
+    return jax.random.wrap_key_data(saved, impl=_KEY_KINDS.get(str(current.dtype)))
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def load_state(
@@ -45,10 +70,11 @@ def load_state(
         name: jax.tree.map(
             lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), trees[name], places[name]
         )
-        for name in _wanted(with_optimizer)
+        for name in [*_wanted(with_optimizer), *_loss_scale_of(store, step, carry, with_optimizer)]
     }
     loaded = store.load(step, abstract)
-    return {**loaded.pop("progress"), **loaded}
+    others = jax.tree.map(_with_type, carry.mutable_variables, loaded["mutable_variables"])
+    return {**loaded.pop("progress"), **loaded, "mutable_variables": others}
 
 
 def check_form(store: CheckpointStore, step: int, carry: Carry, with_optimizer: bool) -> None:
@@ -61,6 +87,12 @@ def check_form(store: CheckpointStore, step: int, carry: Carry, with_optimizer: 
     for name in _wanted(with_optimizer):
         saved = store.shapes(step, name)
         check_same_form(name, trees[name], {} if saved is None else saved)  # a tree without leaves is not saved
+
+
+def _loss_scale_of(store: CheckpointStore, step: int, carry: Carry, with_optimizer: bool) -> list[str]:
+    """The scale of the loss, if there is one and it was saved; otherwise it starts again."""
+    is_saved = carry.loss_scale is not None and with_optimizer and store.shapes(step, LOSS_SCALE) is not None
+    return [LOSS_SCALE] if is_saved else []
 
 
 def _wanted(with_optimizer: bool) -> list[str]:
@@ -92,8 +124,10 @@ def restore_carry(carry: Carry, shardings: Carry, state_dict: dict[str, Any], is
     if "mutable_variables" in new:
         new["mutable_variables"] = new["mutable_variables"] or {}
     for name, value in new.items():
-        check_same_form(name, getattr(carry, name), value)
-        new[name] = jax.device_put(_like(getattr(carry, name), value), getattr(shardings, name))
+        current = getattr(carry, name)
+        check_same_form(name, *(jax.tree.map(_without_type, tree) for tree in (current, value)))
+        typed = jax.tree.map(_with_type, current, _like(current, value))
+        new[name] = jax.device_put(typed, getattr(shardings, name))
     return carry._replace(**new)
 
 

@@ -1,13 +1,13 @@
-"""The device mesh, and which part of every array lies on which device.
+"""The device mesh, and which part of every array is on which device.
 
 Models are written as for one device. The batch is split over the axes `dp` and `fsdp`; parameters follow the model's
 own partitioning metadata where it has any, and an automatic rule otherwise: a large enough parameter is split over
-`fsdp` along its longest dimension that divides. Optimizer state lies as the parameter that it belongs to.
+`fsdp` along its longest dimension that divides. Optimizer state is placed as the parameter that it belongs to.
 """
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
+from trackside.trainer.parameter_groups import check_patterns, matches, warn_of_unmatched
+from trackside.tree_paths import leaf_path
 
 LOGGER = logging.getLogger(__name__)
 
@@ -41,8 +43,12 @@ class ParallelConfig(ConfigDict):
     """Parameters with fewer elements are kept whole on every device."""
     logical_axis_rules: dict[str, str | list[str] | None] = field(default_factory=dict)
     """Mesh axes for the logical axis names of a Linen model's metadata, such as {"embed": "fsdp", "mlp": "tp"}."""
+    param_axes: dict[str, list[str | None]] = field(default_factory=dict)
+    """For parameters without metadata: by a regular expression searched in their paths, a mesh axis or None for each
+    dimension, such as {"up/kernel": [None, "tp"]}. The first expression that matches counts."""
 
     def __post_init__(self) -> None:
+        check_patterns("param_axes", list(self.param_axes))
         if self.pipeline_axis_size != 1:
             raise ConfigError(
                 f"pipeline_axis_size: pipeline parallelism is not supported yet, got {self.pipeline_axis_size}; "
@@ -140,7 +146,13 @@ def to_shardings(mesh: Mesh, specs: Any) -> Any:
     )
 
 
-def param_specs(mesh: Mesh, params: Any, wanted: Any, min_weight_size: int) -> Any:
+def param_specs(
+    mesh: Mesh,
+    params: Any,
+    wanted: Any,
+    min_weight_size: int,
+    param_axes: Mapping[str, Sequence[str | None]] | None = None,
+) -> Any:
     """The partition spec of every parameter.
 
     Args:
@@ -148,17 +160,26 @@ def param_specs(mesh: Mesh, params: Any, wanted: Any, min_weight_size: int) -> A
         params: The parameters, or their shapes.
         wanted: What the model asks for: a spec, or None to leave it to the automatic rule.
         min_weight_size: Parameters with fewer elements are not split automatically.
+        param_axes: By patterns of their paths, how parameters are split of which the model says nothing.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(params)
     asked = structure.flatten_up_to(wanted)
+    warn_of_unmatched("ParallelConfig.param_axes", param_axes, params)
     specs = []
-    for (path, leaf), spec in zip(paths, asked, strict=True):
+    for (key_path, leaf), spec in zip(paths, asked, strict=True):
+        path = leaf_path(key_path)
+        spec = _spec_by_path(path, param_axes) if spec is None else spec
         if spec is None:
             specs.append(auto_spec(mesh, leaf.shape, min_weight_size))
         else:
-            _check_spec(mesh, jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, spec)
+            _check_spec(mesh, path, leaf.shape, spec)
             specs.append(spec)
     return structure.unflatten(specs)
+
+
+def _spec_by_path(path: str, param_axes: Mapping[str, Sequence[str | None]] | None) -> PartitionSpec | None:
+    found = (axes for pattern, axes in (param_axes or {}).items() if matches([pattern], path))
+    return next((PartitionSpec(*axes) for axes in found), None)
 
 
 def auto_spec(mesh: Mesh, shape: Sequence[int], min_weight_size: int) -> PartitionSpec:

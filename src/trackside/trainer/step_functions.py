@@ -11,21 +11,37 @@ import jax
 import jax.numpy as jnp
 
 from trackside.metrics import Metrics, StepMetric
-from trackside.metrics.step_metric import split_log_modes
+from trackside.metrics.step_metric import count_as_float, split_log_modes
 from trackside.trainer.gradients import LossEvaluator, compute_gradients
+from trackside.trainer.loss_scale import is_overflow, next_loss_scale
+from trackside.trainer.optimizer import OptimizerConfig
+from trackside.trainer.parameter_groups import FROZEN, group_of
+from trackside.trainer.precision import to_precision
 from trackside.trainer.train_state import TrainState
 from trackside.trainer.trainer_config import TrainerConfig
 from trackside.tree_paths import leaf_path
 
 SKIPPED = "skipped"
 """The metric that counts batches that were left out."""
+LOSS_SCALE, OVERFLOW = "loss_scale", "overflow"
+"""With a scaled loss: the metrics that give the scale, and count steps that were skipped to make it smaller."""
 
 TrainStep = Callable[[TrainState, Any, Metrics], tuple[TrainState, Metrics]]
 EvalStep = Callable[[TrainState, Any, Metrics], Metrics]
 
 
-def build_train_step(config: TrainerConfig, evaluate: LossEvaluator) -> TrainStep:
-    """The training step: gradients, update, norms, metrics, finite check."""
+def build_train_step(
+    config: TrainerConfig, evaluate: LossEvaluator, optimizer_config: OptimizerConfig | None = None
+) -> TrainStep:
+    """The training step: gradients, update, norms, metrics, finite check.
+
+    Args:
+        config: How to train.
+        evaluate: The loss.
+        optimizer_config: Which groups of parameters there are, whose norms are logged; None for none.
+    """
+    precision = to_precision(config.precision)
+    scaling = None if precision is None else precision.loss_scale
 
     def train_step(state: TrainState, batch: Any, metrics: Metrics) -> tuple[TrainState, Metrics]:
         rng = jax.random.fold_in(state.rng, state.step)
@@ -37,19 +53,34 @@ def build_train_step(config: TrainerConfig, evaluate: LossEvaluator) -> TrainSte
             rng,
             config.gradient_accumulate_steps,
             config.gradient_accumulate_scan,
+            None if scaling is None else state.loss_scale.scale,
         )
         with jax.named_scope("update"):
-            new_state = state.apply_gradients(grads, mutable_variables=result.mutable_variables)
+            new_state = state.apply_gradients(grads, result.loss, mutable_variables=result.mutable_variables)
         with jax.named_scope("metrics"):
             norms, grad_norm = _norm_metrics(config, grads, new_state.params)
+            if config.log_grad_norm and optimizer_config is not None and optimizer_config.groups:
+                norms.update(_norm_per_group(optimizer_config, grads))
             step_metrics = split_log_modes({**result.metrics, **norms})[0]
             finite = is_step_finite(result.loss, grad_norm)
-            if config.skip_bad_batches:
+            if config.skip_bad_batches or scaling is not None:
                 new_state = _keep_if(finite, new_state, state.replace(step=new_state.step))
                 step_metrics = _without_items_unless(finite, step_metrics)
+            if scaling is not None:
+                overflows = is_overflow(scaling, state.loss_scale, finite)
+                seen = {LOSS_SCALE: state.loss_scale.scale, OVERFLOW: jnp.where(overflows, 1.0, 0.0)}
+                step_metrics.update(split_log_modes(seen)[0])
+                new_state = new_state.replace(loss_scale=next_loss_scale(scaling, state.loss_scale, finite))
+                finite = finite | overflows
+            if config.skip_bad_batches:
                 step_metrics.update(split_log_modes({SKIPPED: jnp.where(finite, 0.0, 1.0)})[0])
             must_stop = config.check_for_nan and not config.skip_bad_batches
-            metrics = metrics.update(step_metrics, evaluate.log_modes, finite=finite if must_stop else True)
+            metrics = metrics.update(
+                step_metrics,
+                evaluate.log_modes,
+                finite=finite if must_stop else True,
+                mean_as_sum=is_mean_as_sum(result.loss, step_metrics["loss"]),
+            )
         return new_state, metrics
 
     return train_step
@@ -58,6 +89,13 @@ def build_train_step(config: TrainerConfig, evaluate: LossEvaluator) -> TrainSte
 def is_step_finite(loss: jax.Array, grad_norm: jax.Array) -> jax.Array:
     """The check that stops a training at NaN. A finite loss may come with gradients that are not, so it takes both."""
     return jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+
+
+def is_mean_as_sum(loss: jax.Array, metric: StepMetric) -> jax.Array:
+    """Whether the sum over several items is no more than the returned loss, as if that was a mean given as a sum."""
+    total, loss = metric.value[0] + metric.value[1], loss.astype(jnp.float32)
+    is_same = jnp.abs(total - loss) <= 1e-6 * jnp.abs(loss)
+    return is_same & (loss != 0) & (count_as_float(metric.num_items) > 1)
 
 
 def _keep_if(condition: jax.Array, new: Any, old: Any) -> Any:
@@ -101,6 +139,15 @@ def _norm_per_leaf(name: str, tree: Any) -> dict[str, jax.Array]:
         f"{name}/{leaf_path(path)}": jnp.sqrt(_squares(leaf))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def _norm_per_group(config: OptimizerConfig, grads: Any) -> dict[str, jax.Array]:
+    """The norm of the gradients in each group of parameters, and of those in none."""
+    members: dict[str, list[jax.Array]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(grads):
+        members.setdefault(group_of(config, leaf_path(path)), []).append(leaf)
+    members.pop(FROZEN, None)
+    return {f"grad_norm/{name}": _global_norm(leaves) for name, leaves in members.items()}
 
 
 def build_eval_step(config: TrainerConfig, evaluate: LossEvaluator) -> EvalStep:

@@ -7,6 +7,7 @@ needed to see whether an epoch is over, the position from before it is saved.
 import logging
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from threading import get_ident
 from typing import Any
 
 from trackside.errors import DataError
@@ -39,6 +40,9 @@ class TrainData:
         """The batches to come."""
         self.guard = BufferGuard((), 1)
         """Protects batches from being overwritten by the loader."""
+        self.follows_training = False
+        """Whether the loader has looked at the training to make a batch, so that each waits for the step before."""
+        self._fetching_thread: int | None = None
         self._loader: Any = None
         self._iterator: Any = None
         self._is_stream = False
@@ -62,7 +66,10 @@ class TrainData:
         if position is None:
             return None
         of = {"of": "loader"} if is_of_loader else {}
-        return {**position, **of, **({"num_passes": self._num_passes} if self._is_stream else {})}
+        passes = (
+            {"num_passes": self._num_passes} if self._is_stream else {"is_over": True} if self._is_exhausted else {}
+        )
+        return {**position, **of, **passes}
 
     def restore(self, saved: Any) -> None:
         """Put the loader, once it is there, to a saved position, or skip the batches that were trained on."""
@@ -80,7 +87,7 @@ class TrainData:
             num_in_flight: How many calls may be under way while the loader makes the next batch.
         """
         if loader is not self._loader:
-            self._iterator = None
+            self._iterator, self.follows_training = None, False
         self._loader, self._is_stream, self._num_in_flight = loader, is_stream, num_in_flight
 
     def open_epoch(self, cursor: Cursor, is_new: bool) -> None:
@@ -126,6 +133,28 @@ class TrainData:
         self.batches = held if held is not None and self._iterator is before else self._iterator
         self.guard = BufferGuard(self._loader, self._num_in_flight)
         self._opened_at_step, self._is_exhausted, self._looked_ahead = cursor.step, False, None
+
+    def fetch(self, batches: Iterator, thread: int) -> Any:
+        """The next batch, while `note_look` is listened to.
+
+        Args:
+            batches: Where it comes from.
+            thread: The thread that asks for it. Others may look at the training whenever they like.
+        """
+        self._fetching_thread = thread
+        try:
+            return next(batches)
+        finally:
+            self._fetching_thread = None
+
+    def note_look(self) -> None:
+        """Somebody looks at the training's state or step, which may be the loader."""
+        if self._fetching_thread is not None and self._fetching_thread == get_ident():
+            self.follows_training = True
+
+    def note_end(self) -> None:
+        """The loader has said that the pass is over, which an iterator need not say twice."""
+        self._is_exhausted, self.batches = True, iter(())
 
     @property
     def is_exhausted(self) -> bool:
@@ -174,6 +203,8 @@ class TrainData:
             self._open_iterator(cursor)
             if saved.get("of") != "loader":
                 self._set(self._iterator, saved, cursor)
+            if saved.get("is_over") and not self._is_stream:
+                self.note_end()  # the epoch has no more batches, wherever the loader is since then
         else:
             if saved.get("of") == "loader" or isinstance(self._loader, Iterator):
                 self._set(self._loader, saved, cursor)  # where the last epoch has left it

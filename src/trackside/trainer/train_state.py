@@ -22,6 +22,7 @@ class Carry(NamedTuple):
     mutable_variables: Any
     opt_state: Any
     rng: Any  # the key's raw data: typed keys take a slow path into jit
+    loss_scale: Any = None  # in mixed precision with float16 only
 
 
 @jax.tree_util.register_dataclass
@@ -39,6 +40,8 @@ class TrainState:
     """Batch statistics and other collections that the model changes; None if it has none."""
     rng: Any = None
     """The key from which each step folds its own."""
+    loss_scale: Any = None
+    """The scale of the loss in mixed precision with float16; None without."""
     apply_fn: Callable = dataclasses.field(default=None, metadata={"static": True})  # type: ignore[assignment]
     """The model's apply function, which takes all of its variables."""
     tx: optax.GradientTransformation = dataclasses.field(default=None, metadata={"static": True})  # type: ignore
@@ -48,9 +51,17 @@ class TrainState:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
-    def apply_gradients(self, grads: Any, **changes: Any) -> "TrainState":
-        """The state after one optimizer step."""
-        updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
+    def apply_gradients(self, grads: Any, loss: Any = None, **changes: Any) -> "TrainState":
+        """The state after one optimizer step.
+
+        Args:
+            grads: The gradients.
+            loss: The loss, for optimizers that go by it, such as `optax.contrib.reduce_on_plateau`.
+            changes: Other fields to change.
+        """
+        takes_more = loss is not None and isinstance(self.tx, optax.GradientTransformationExtraArgs)
+        more = {"value": loss} if takes_more else {}
+        updates, opt_state = self.tx.update(grads, self.opt_state, self.params, **more)
         params = optax.apply_updates(self.params, updates)
         return self.replace(step=self.step + 1, params=params, opt_state=opt_state, **changes)
 
@@ -61,7 +72,8 @@ def to_carry(state: Any) -> Carry:
     if rng is not None and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
         rng = jax.random.key_data(rng)
     mutable = getattr(state, "mutable_variables", None)
-    return Carry(state.step, state.params, mutable or {}, getattr(state, "opt_state", None), rng)
+    opt_state, loss_scale = (getattr(state, name, None) for name in ("opt_state", "loss_scale"))
+    return Carry(state.step, state.params, mutable or {}, opt_state, rng, loss_scale)
 
 
 def with_carry(state: Any, carry: Carry) -> Any:
@@ -72,6 +84,7 @@ def with_carry(state: Any, carry: Carry) -> Any:
         "mutable_variables": carry.mutable_variables or None,
         "opt_state": carry.opt_state,
         "rng": typed_key(carry.rng),
+        "loss_scale": carry.loss_scale,
     }
     return dataclasses.replace(state, **{name: value for name, value in fields.items() if hasattr(state, name)})
 
@@ -91,6 +104,7 @@ def view_carry(carry: Carry, apply_fn: Callable, tx: Any) -> TrainState:
         opt_state=carry.opt_state,
         mutable_variables=carry.mutable_variables or None,
         rng=typed_key(carry.rng),
+        loss_scale=carry.loss_scale,
         apply_fn=apply_fn,
         tx=tx,
     )

@@ -1,7 +1,6 @@
 """The trainer: a facade over the engine, the progress of the training, its checkpoints and its run log."""
 
 import contextlib
-import dataclasses
 import logging
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,39 +18,59 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
 from trackside.errors import CheckpointError, ConfigError
 from trackside.findings import Finding
-from trackside.logger import Logger, LoggerConfig
-from trackside.logger.run_log import RunLog, opens_runs, without_opening_runs
-from trackside.metrics import MetricLayout, Metrics, to_host_metrics
+from trackside.logger.run_log import RunLog, without_opening_runs
+from trackside.measured_run.batch_size import loader_length
+from trackside.measured_run.in_ledger import accounting, in_ledger
+from trackside.measured_run.interrupts import StopRequest
+from trackside.measured_run.loader_description import describe_loaders
+from trackside.measured_run.progress_bar import is_shown, track
+from trackside.measured_run.step_meter import StepMeter
+from trackside.metrics import Metrics, to_host_metrics
 from trackside.processes import JAX_PROCESSES, Processes, whole
-from trackside.profiling.ledger import CHECKPOINTING, VALIDATION, Ledger, LedgerTotals
+from trackside.profiling.ledger import (
+    CHECKPOINTING,
+    INITIAL_STATE,
+    RESTORING,
+    SETUP,
+    VALIDATION,
+    Ledger,
+    LedgerTotals,
+)
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.text import count
 from trackside.trainer import parameter_table, saved_training
 from trackside.trainer.batch import DataloaderModule, slice_batch
+from trackside.trainer.batch_limit import BatchLimit, find_largest_batch
 from trackside.trainer.checkpoint_store import CheckpointStore
-from trackside.trainer.checkpoints import NO_STEP, Checkpoints, find_checkpoints
-from trackside.trainer.engine import Engine
-from trackside.trainer.evaluation import Evaluator
+from trackside.trainer.checkpoints import Checkpoints, find_checkpoints
 from trackside.trainer.goal import Goal
-from trackside.trainer.interrupts import StopRequest
-from trackside.trainer.loaders import decode_position, describe_loader, loader_length, positions_of, restore_loaders
+from trackside.trainer.learning_rate_curve import LearningRateTest
+from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
+from trackside.trainer.loaders import decode_position, positions_of, restore_loaders
 from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log
 from trackside.trainer.loop_plan import LoopPlan
-from trackside.trainer.measurements import TrainMeasurements
+from trackside.trainer.model_summary import ModelSummary, summarise_model
 from trackside.trainer.models import ModelConfig, adapter_for
+from trackside.trainer.models.remat import Remat
 from trackside.trainer.optimizer import OptimizerConfig
-from trackside.trainer.overridable import Overridable, OwnHooks, unchanged
-from trackside.trainer.progress_bar import is_shown, track
+from trackside.trainer.overridable import Overridable, OwnHooks
+from trackside.trainer.resuming import resume_training
 from trackside.trainer.run_configs import RunConfigs
-from trackside.trainer.run_folder import choose_run_folder
-from trackside.trainer.safetensors_file import export_params, import_params
-from trackside.trainer.saved_training import MisfitError
+from trackside.trainer.safetensors_file import (
+    ImportReport,
+    export_params,
+    import_matching_params,
+    import_params,
+    name_weights,
+    place_weights,
+)
 from trackside.trainer.train_state import TrainState, to_carry, with_carry
 from trackside.trainer.trainer_config import TrainerConfig
 from trackside.trainer.training import Training
 
 LOGGER = logging.getLogger(__name__)
+"""Python's logger for messages about a training."""
 
 
 class TrainerModule(Overridable):
@@ -79,6 +98,19 @@ class TrainerModule(Overridable):
         batch: Any,
         mesh: Mesh | None = None,
     ):
+        self.ledger = Ledger(self.clock)
+        """Where the time of the current or the last training went, from when the trainer was built or it began."""
+        with accounting(self.ledger), self.ledger.spend(SETUP):
+            self._init(trainer_config, model_config, optimizer_config, batch, mesh)
+
+    def _init(
+        self,
+        trainer_config: TrainerConfig,
+        model_config: ModelConfig,
+        optimizer_config: OptimizerConfig,
+        batch: Any,
+        mesh: Mesh | None,
+    ) -> None:
         self.trainer_config = ConfigDict.from_dict(TrainerConfig, trainer_config)
         self.model_config = ConfigDict.from_dict(ModelConfig, model_config)
         self.optimizer_config = ConfigDict.from_dict(OptimizerConfig, optimizer_config)
@@ -86,10 +118,14 @@ class TrainerModule(Overridable):
         self.dataset: DataloaderModule | None = None
         self.model: Any = None
         self.status = ""
-        self.ledger = Ledger(self.clock)
-        """Where the time of the current or the last training went."""
+        self.resumes_by_itself = False
+        """Whether the same command resumes this run whatever `resume` says, as that of the short trainer does."""
         self.ledger_totals: LedgerTotals | None = None
-        """Where the time of the last training went, once it is over."""
+        """Where the time of the last call of `train_model` went, and of what was called since; None before its end.
+
+        `open_run(...).ledger` has all legs of the run."""
+        self.meter: StepMeter | None = None
+        """Keeps account of the steps of the current or the last training."""
         self.findings: Sequence[Finding] = ()
         """What the measurements say is wrong with it, the most severe first."""
         self.loop_plan: LoopPlan | None = None
@@ -101,23 +137,31 @@ class TrainerModule(Overridable):
         self._pruned_state: Any = None
         self._evaluation_params: Callable[[Any], Any] | None = None
         self.init_logger(self.trainer_config.logger)
-        self.run_configs = RunConfigs(self.trainer_config, self.model_config, self.optimizer_config)
+        self.run_configs = self.build_run_configs()
         try:
             self._build(mesh)
         except BaseException:
             self.logger.finalize("error")
             raise
 
+    def build_run_configs(self) -> RunConfigs:
+        """What is written of the configs, with the run and with each checkpoint."""
+        return RunConfigs(self.trainer_config, self.model_config, self.optimizer_config)
+
     def _build(self, mesh: Mesh | None) -> None:
         """Build everything that stands before the first step."""
         config = self.trainer_config
         self.sentinel = RecompileSentinel(self.run_log, config.max_recompiles, config.on_too_many_recompiles)
-        self.checkpoints = Checkpoints(self.run_log, self.ledger, self.processes)
+        self.checkpoints = Checkpoints(self.run_log, self.ledger, self.processes, self.sentinel.named)
         self.init_mesh(self.model_config, mesh)
         self.build_model(self.model_config)
-        self.adapter = adapter_for(self.model, self.model_config)
+        if config.remat_policy is not None and not config.remat:
+            raise ConfigError(f"remat_policy: got {config.remat_policy!r} without remat; say which layers it is for")
+        remat = Remat(config.remat, config.remat_policy) if config.remat else None
+        self.adapter = adapter_for(self.model, self.model_config, self._casting, remat)
         self.init_optimizer(self.optimizer_config)
-        self.init_model(self.batch_to_input(self.exmp_batch))
+        with self.ledger.spend(INITIAL_STATE):
+            self.init_model(self.batch_to_input(self.exmp_batch))
         self.create_jitted_functions()
         self.init_callbacks(config.callbacks)
         if self.logs_rows:
@@ -129,33 +173,6 @@ class TrainerModule(Overridable):
 
     # --- set-up -------------------------------------------------------------------------------------------------------
 
-    def init_logger(self, logger_config: LoggerConfig | None) -> None:
-        """Set up the logger and its directory. Without a config, nothing is logged anywhere.
-
-        A run that is to be continued is not touched before training begins.
-
-        Args:
-            logger_config: Where to log. `self.trainer_config` gets the folder that was chosen.
-        """
-        continues, wanted = False, None if logger_config is None else logger_config.log_path
-        if logger_config is not None and opens_runs():
-            resume = self.trainer_config.resume
-            logger_config, continues = choose_run_folder(logger_config, resume, self.processes, self.clock)
-            if logger_config.log_path != wanted:
-                self.trainer_config = dataclasses.replace(self.trainer_config, logger=logger_config)
-        postprocess = self.get_metric_postprocess_fn()
-        with without_opening_runs() if continues else contextlib.nullcontext():
-            self.logger = Logger(
-                logger_config if logger_config is not None else LoggerConfig(),
-                metric_postprocess_fn=None if postprocess is unchanged else postprocess,
-                process_index=self.processes.index,
-                clock=self.clock,
-                ledger=self.ledger,
-            )
-        self._folder_of_config = wanted
-        if wanted is not None and "{time}" not in str(wanted) and self.logger.log_path != wanted:
-            LOGGER.info("%s holds a run already; this one goes to %s", wanted, self.logger.log_path)
-
     @property
     def run_log(self) -> RunLog:
         """The rows of the run, for those who write rows of other kinds than metrics."""
@@ -165,35 +182,7 @@ class TrainerModule(Overridable):
         """Build the callbacks of the trainer config."""
         self.callbacks = CallbackList(bind_callbacks(callback_configs, self, self.dataset), self.ledger)
 
-    def create_jitted_functions(self) -> None:
-        """Create the step functions; `train_step` and `eval_step` are jitted unless in debug mode."""
-        config = self.trainer_config
-        self.engine = engine = Engine(
-            self.mesh,
-            self.adapter,
-            self.tx,
-            self.carry_shardings,
-            self.placement,
-            self.create_training_step_function(),
-            self.create_evaluation_step_function(),
-            train_log_modes=tuple(config.default_train_log_modes),
-            donate=config.donate_train_state,
-            debug=config.debug,
-            fsdp_min_weight_size=self.model_config.parallel.fsdp_min_weight_size,
-            evaluation_params=self._evaluation_params,
-            processes=self.processes,
-        )
-        self.train_step, self.eval_step = engine.train_step, engine.eval_step
-        if not config.debug:
-            self.train_step = jax.jit(self.train_step, donate_argnums=(0,) if config.donate_train_state else ())
-            self.eval_step = jax.jit(self.eval_step)
-        watch = None if config.debug else self.sentinel.watch
-        self.evaluator = Evaluator(engine, config.max_inflight_steps, watch)
-        self.measurements = TrainMeasurements(engine, self.progress, self.logger)
-        """What is known of the steps, in addition to their metrics."""
-        self._train_metric_shapes: MetricLayout | None = None
-        self._eval_metric_shapes: MetricLayout | None = None
-
+    @in_ledger
     def extend_optimizer(
         self,
         transform: optax.GradientTransformation,
@@ -207,30 +196,12 @@ class TrainerModule(Overridable):
             transform: The transformation.
             evaluation_params: From a state, the parameters that evaluation shall use instead of its own.
         """
-        extended = self.engine.with_optimizer_extended(transform, self.progress.carry)
+        extended = self.engine.with_optimizer_extended(transform, self.progress.carry, self.sentinel.named)
         self.tx, self.progress.carry, self.carry_shardings = extended
         self._evaluation_params = evaluation_params or self._evaluation_params
         peak = self.measurements.calibrated_peak
         self.create_jitted_functions()
         self.measurements.calibrated_peak = peak
-
-    def init_train_metrics(self, batch: Any = None) -> Metrics:
-        """Training metrics before any step. Their form is learned by tracing the step, so that it compiles only once.
-
-        Args:
-            batch: A batch from which shapes are inferred; the example batch if left out.
-        """
-        if self._train_metric_shapes is None or batch is not None:
-            batch = self.exmp_batch if batch is None else batch
-            self._train_metric_shapes = self.engine.train_layout(self.progress.carry, batch)
-        return Metrics(self._train_metric_shapes)
-
-    def init_eval_metrics(self, batch: Any = None) -> Metrics:
-        """Evaluation metrics before any batch; see `init_train_metrics`."""
-        if self._eval_metric_shapes is None or batch is not None:
-            batch = self.exmp_batch if batch is None else batch
-            self._eval_metric_shapes = self.engine.eval_layout(self.progress.carry, batch)
-        return Metrics(self._eval_metric_shapes)
 
     @property
     def logs_rows(self) -> bool:
@@ -257,6 +228,7 @@ class TrainerModule(Overridable):
     @property
     def global_step(self) -> int:
         """Number of training steps done."""
+        self.progress.data.note_look()
         return self.progress.cursor.step
 
     @global_step.setter
@@ -285,9 +257,64 @@ class TrainerModule(Overridable):
         """A table of the parameters: shape, dtype, sharding, weight decay, count."""
         return parameter_table.tabulate_params(self.progress.carry.params, self.optimizer_config)
 
+    @in_ledger
     def calibrate_peak(self) -> None:
         """Measure what a device can do, unless it is known. The ledger uses it if that is before the first step."""
-        self.measurements.calibrate_peak()
+        with self.ledger.spend(SETUP):
+            self.measurements.calibrate_peak()
+
+    # --- before training ----------------------------------------------------------------------------------------------
+
+    def summary(self, depth: int | None = None) -> ModelSummary:
+        """Parameters, operations of a training step and bytes by module. Nothing is compiled or run.
+
+        Args:
+            depth: How deep modules are shown; None for all.
+        """
+        config = self.trainer_config
+        num_unrolled = 1 if config.gradient_accumulate_scan else config.gradient_accumulate_steps
+        return summarise_model(self.engine, self.progress.carry, self.exmp_batch, num_unrolled, depth)
+
+    def find_learning_rate(
+        self,
+        loader: Iterable | None = None,
+        *,
+        lowest: float | None = None,
+        highest: float | None = None,
+        num_steps: int = 100,
+        optimizer: MakeOptimizer | None = None,
+    ) -> LearningRateTest:
+        """Train a copy of the model with a growing learning rate, and suggest one. The training is left as it is.
+
+        Args:
+            loader: The batches, repeated if they are too few; those to train on, set by `set_dataset`, if left out.
+            lowest: The first learning rate; 1e-7 by default.
+            highest: The last learning rate, unless the loss explodes before; 10 by default.
+            num_steps: How many steps there are from the first to the last.
+            optimizer: For an optimizer that does not come from an `OptimizerConfig`: makes it with the schedule that it
+                is given, as in `lambda schedule: optax.adamw(schedule)`. Without it, rates are multiples of its own,
+                by default from 1e-4 to 1e4 times.
+        """
+        loader = self.dataset.train_dataloader if loader is None and self.dataset is not None else loader
+        if loader is None:
+            raise ConfigError("loader: there is none; pass one, or set the loaders with set_dataset before")
+        return find_learning_rate(self, loader, lowest, highest, num_steps, optimizer)
+
+    def largest_batch(
+        self, limit_bytes: int | None = None, *, max_size: int | None = None, max_compiles: int = 10
+    ) -> BatchLimit:
+        """The largest batch that fits into memory, found by compiling the training step, which is never run.
+
+        Args:
+            limit_bytes: What each device has for the training; by default what is free on it, and what the training's
+                state takes.
+            max_size: The largest size to try; None for no bound.
+            max_compiles: How often to compile at most.
+        """
+        inflight = self.trainer_config.max_inflight_steps
+        return find_largest_batch(
+            self.engine, self.progress.carry, self.exmp_batch, inflight, limit_bytes, max_size, max_compiles
+        )
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -324,9 +351,15 @@ class TrainerModule(Overridable):
             `train` and `val` metrics of the best model, those of each validation as `val_epoch_<n>` and
             `val_step_<n>`, and those of the test.
         """
+        self._begin_ledger()
         goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
         self.checkpoint_callback = next((one for one in self.callbacks if isinstance(one, ModelCheckpoint)), None)
         return Training(self, goal, train_loader, val_loader, test_loader).run()
+
+    def _begin_ledger(self) -> None:
+        """Start again for another training, with what was called since the last; the first begins with the trainer."""
+        if self.run_log.has_trained and not self.ledger.is_running:
+            self.ledger.reset(self.ledger_totals)
 
     def fit(
         self,
@@ -360,18 +393,22 @@ class TrainerModule(Overridable):
         if num_epochs is None and num_train_steps is None:
             num_epochs = 1
         before = self.callbacks
-        self.callbacks = CallbackList([*before, *bind_callbacks(callbacks, self, self.dataset)], self.ledger)
-        try:
-            return self.train_model(
-                train_loader,
-                dataset.val_dataloader if val_loader is None else val_loader,
-                dataset.test_dataloader if test_loader is None else test_loader,
-                num_epochs,
-                num_train_steps,
-                steps_per_epoch,
-            )
-        finally:
-            self.callbacks = before
+        self._begin_ledger()
+        with accounting(self.ledger):
+            with self.ledger.spend(SETUP):
+                added = bind_callbacks(callbacks, self, self.dataset)
+            self.callbacks = CallbackList([*before, *added], self.ledger)
+            try:
+                return self.train_model(
+                    train_loader,
+                    dataset.val_dataloader if val_loader is None else val_loader,
+                    dataset.test_dataloader if test_loader is None else test_loader,
+                    num_epochs,
+                    num_train_steps,
+                    steps_per_epoch,
+                )
+            finally:
+                self.callbacks = before
 
     def request_stop(self, reason: str) -> None:
         """End the training after the current step, as one that is done.
@@ -405,8 +442,8 @@ class TrainerModule(Overridable):
         length = count(num_epochs, "epoch") if num_epochs is not None else count(num_train_steps or 0, "step")
         per_epoch = f" of {count(steps_per_epoch, 'step')}" if num_epochs is not None and steps_per_epoch else ""
         LOGGER.info("Training for %s%s, from step %d.", length, per_epoch, self.global_step)
-        for name, loader in (("train", train_loader), ("val", val_loader), ("test", test_loader)):
-            LOGGER.info("%s data: %s", name, describe_loader(loader))
+        for name, loader in describe_loaders({"train": train_loader, "val": val_loader, "test": test_loader}).items():
+            LOGGER.info("%s data: %s", name, loader.text)
         LOGGER.info("%s parameters, mesh %s", f"{self.get_num_params():,}", dict(self.mesh.shape))
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
@@ -425,10 +462,10 @@ class TrainerModule(Overridable):
         loaders = val_loader if isinstance(val_loader, dict) else {"": val_loader}
         loader = next(iter(loaders.values()))
         layout = self.init_eval_metrics().layout
-        iterator = iter(loader)
-        if iterator is loader:
-            return None
         with self.ledger.spend(VALIDATION):
+            iterator = iter(loader)
+            if iterator is loader:
+                return None
             first = next(iterator, None)
             batches = [] if first is None else [first]
             metrics = self.evaluator.evaluate(self.progress.carry, batches, layout, name="val_loader")
@@ -447,6 +484,7 @@ class TrainerModule(Overridable):
             lambda metrics: hooks.call("on_validation_epoch_end", metrics, epoch_idx, step),
         )
 
+    @in_ledger
     def test_model(self, test_loader: Loaders, apply_callbacks: bool = False, epoch_idx: int = 0) -> dict[str, float]:
         """Test the model.
 
@@ -464,6 +502,7 @@ class TrainerModule(Overridable):
             test_loader, "test", epoch_idx, lambda metrics: hooks.call("on_test_epoch_end", metrics, epoch_idx)
         )
 
+    @in_ledger
     def eval_model(self, data_loader: Loaders, mode: str, epoch_idx: int) -> dict[str, float]:
         """Evaluate on a data set and log the metrics.
 
@@ -483,8 +522,15 @@ class TrainerModule(Overridable):
             loaders, mode, epoch_idx, step, self._run_model_eval, on_end, self.logger, self.ledger
         )
         if not was_open:  # after a training: the run is over again
+            self.logger.close_tools(self.status)
+            self._write_ledger_again()
             self.logger.finalize(self.status)
         return metrics
+
+    def _write_ledger_again(self) -> None:
+        """After a training, what is done with its model is in its ledger too."""
+        if self.meter is not None and self.run_log.has_trained:
+            self.ledger_totals = self.meter.save(self.global_step)
 
     def _run_model_eval(self, data_loader: Iterable, mode: str = "", epoch_idx: int = -1) -> Metrics:
         """Evaluate on one data set, without logging.
@@ -505,13 +551,15 @@ class TrainerModule(Overridable):
         carry, layout = self.engine.to_evaluate(self.progress.carry), self.init_eval_metrics().layout
         return self.evaluator.evaluate(carry, data_loader, layout, tracked, f"{mode}_loader" if mode else "data_loader")
 
+    @in_ledger
     def predict(self, data_loader: Iterable) -> Any:
         """The model's outputs for every example of a loader, as numpy arrays in the loader's order.
 
         With several processes, each has those for the examples of its own loader.
         """
         carry = self.engine.to_evaluate(self.progress.carry)
-        return self.evaluator.predict(carry, data_loader, self._predict_step)
+        with self.ledger.spend(VALIDATION):
+            return self.evaluator.predict(carry, data_loader, self._predict_step)
 
     def _predict_step(self, state: TrainState, batch: Any) -> Any:
         apply_fn = self._bind(state.mutable_variables, jax.random.key(self.trainer_config.seed_eval))
@@ -534,6 +582,7 @@ class TrainerModule(Overridable):
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
+    @in_ledger
     def save_checkpoint(
         self,
         directory: str | pathlib.Path | None = None,
@@ -552,6 +601,7 @@ class TrainerModule(Overridable):
         """
         with self.ledger.spend(CHECKPOINTING):
             self.checkpoints.save(self.checkpoints.store(directory), self.progress, self._record(metrics), keep)
+        self._write_ledger_if_closed()
 
     def _record(self, metrics: Mapping[str, float] | None) -> dict[str, Any]:
         """What is saved in addition to the state. Nothing in it changes afterwards."""
@@ -559,7 +609,8 @@ class TrainerModule(Overridable):
         stages = progress.metrics.at(self.global_step)
         if metrics is not None:
             stages = {"train": dict(metrics), "val": dict(metrics)}  # of whichever stage is asked for
-        progress.time.in_steps_s = self.ledger.totals().in_steps_s
+        if progress.time.is_running:  # afterwards it has them
+            progress.time.in_steps_s = self.ledger.totals().in_steps_s
         record = {
             **progress.to_record(self.clock.now()),
             **saved_training.metrics_to_record(stages, self.checkpoint_callback),
@@ -569,10 +620,17 @@ class TrainerModule(Overridable):
         record["loaders"].update(positions_of({"val": dataset.val_dataloader, "test": dataset.test_dataloader}))
         return record
 
+    @in_ledger
     def finish_saving(self) -> None:
         """Wait for checkpoints that are being written. One that failed is reported; the earlier ones are intact."""
         self.checkpoints.finish()
+        self._write_ledger_if_closed()
 
+    def _write_ledger_if_closed(self) -> None:
+        if not self.logger.is_open:
+            self._write_ledger_again()
+
+    @in_ledger
     def resume(self) -> bool:
         """Continue from the newest good checkpoint of the callbacks' folder, as `TrainerConfig.resume` says.
 
@@ -582,42 +640,8 @@ class TrainerModule(Overridable):
         Returns:
             Whether a checkpoint was loaded.
         """
-        step, mode = NO_STEP, self.trainer_config.resume
-        if self.checkpoint_callback is not None:
-            step = self.checkpoints.step_to_resume(self.checkpoint_callback.directory, mode)
-        elif mode == "must":
-            raise CheckpointError("resume='must': no callback keeps checkpoints; add a CheckpointConfig")
-        elif mode == "auto":
-            LOGGER.warning("resume='auto': no callback keeps checkpoints to resume from; add a CheckpointConfig")
-        if step == NO_STEP:
-            self._continue_without_checkpoint()
-            return False
-        assert self.checkpoint_callback is not None
-        store = self.checkpoints.store(self.checkpoint_callback.directory)
-        try:
-            record = self.checkpoints.load(store, step, self.engine, self.progress, with_optimizer=True)
-        except MisfitError as error:
-            why = self.run_configs.explain_misfit(store.record(step), self.callbacks.state_dict())
-            raise MisfitError(f"step {step} of {store.root} cannot be resumed; {why}\n{error}") from None
-        self.run_configs.log_changes_since(record["configs"])
-        if self.logs_rows:
-            self.logger.rewind(step)
-        self.callbacks.load_state_dict(record["callbacks"])
-        return True
-
-    def _continue_without_checkpoint(self) -> None:
-        """See whether a run that others have trained may continue from the state that this trainer has."""
-        log, step = self.run_log, self.global_step
-        if log.has_trained or not log.num_earlier_legs:
-            return
-        is_finished = self.processes.main_decides(lambda: int(log.earlier_status == "success"), "resume")
-        if step == 0 and is_finished:
-            raise CheckpointError(
-                f"resume={self.trainer_config.resume!r}: {log.path} holds a finished run and no checkpoint to continue "
-                "from; choose another log_path, or set resume='never', which starts in a folder of its own"
-            )
-        LOGGER.info("the run in %s continues from step %d%s", log.path, step, "" if step else ": it has no checkpoint")
-        self.logger.rewind(step or -1)  # of a training that begins again, rows before its first step go as well
+        with self.ledger.spend(RESTORING):
+            return resume_training(self)
 
     @contextlib.contextmanager
     def best_model(self) -> Iterator[None]:
@@ -626,7 +650,8 @@ class TrainerModule(Overridable):
         progress, before = self.progress, self.progress.carry
         best = None
         if self.checkpoint_callback is not None:
-            best = self.checkpoints.best_carry(self.checkpoint_callback, self.engine, progress)
+            with self.ledger.spend(RESTORING):
+                best = self.checkpoints.best_carry(self.checkpoint_callback, self.engine, progress)
         progress.carry = before if best is None else best
         try:
             yield
@@ -637,23 +662,61 @@ class TrainerModule(Overridable):
         """The parameters that evaluation uses, such as the average that `EMA` keeps; else those that are trained."""
         return self.engine.to_evaluate(self.progress.carry).params
 
-    def export_params(self, path: str | pathlib.Path) -> None:
+    @in_ledger
+    def export_params(self, path: str | pathlib.Path, with_state: bool = True) -> None:
         """Write the parameters to a safetensors file, those that evaluation uses.
 
         With several processes all have to call this, and the first one writes.
-        """
-        params = whole(self.evaluation_params())
-        if self.processes.is_main:
-            export_params(params, path)
 
-    def import_params(self, path: str | pathlib.Path) -> None:
-        """Take over parameters from a safetensors file; the optimizer stays as it is."""
-        carry = self.progress.carry
-        params = jax.device_put(import_params(carry.params, path), self.carry_shardings.params)
-        self.progress.carry = carry._replace(params=params)
+        Args:
+            path: The file.
+            with_state: Whether to write batch statistics and other variables of the model, too.
+        """
+        with self.ledger.spend(CHECKPOINTING):
+            state = self.progress.carry.mutable_variables if with_state else {}
+            weights = whole(name_weights(self.evaluation_params(), state))
+            if self.processes.is_main:
+                export_params(weights, path)
+
+    @in_ledger
+    def import_params(
+        self, path: str | pathlib.Path, strict: bool = True, rename: Callable[[str], str | None] | None = None
+    ) -> ImportReport | None:
+        """Take over parameters from a safetensors file; the optimizer stays as it is.
+
+        Batch statistics and other variables of the model are taken over, too, if the file has them.
+
+        Args:
+            path: The file.
+            strict: Whether the file must hold exactly the model's parameters. Otherwise those that fit are taken, and
+                the log says which did not.
+            rename: Without `strict`: from a name in the file, the path in the model; None leaves the parameter out.
+
+        Returns:
+            What was taken and what was not; None with `strict`.
+        """
+        if strict and rename is not None:
+            raise ConfigError("rename: it needs strict=False, since a strict file has the model's own names")
+        carry, report = self.progress.carry, None
+        with self.ledger.spend(RESTORING):
+            weights = name_weights(carry.params, carry.mutable_variables)
+            if strict:
+                optional = frozenset(weights.keys() - name_weights(carry.params, {}).keys())
+                weights = import_params(weights, path, optional)
+            else:
+                weights, report = import_matching_params(weights, path, rename)
+                LOGGER.info("%s: %s", path, report)
+            params, state = place_weights(weights, carry.params, carry.mutable_variables)
+            places = self.carry_shardings
+            self.progress.carry = carry._replace(
+                params=jax.device_put(params, places.params),
+                mutable_variables=jax.device_put(state, places.mutable_variables),
+            )
+        return report
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
+    @in_ledger
     def load_model(self, step_idx: int = -1, raise_if_not_found: bool = True) -> None:
         """Load the training from the run's folder: parameters, optimizer, batch statistics, position.
 
@@ -663,9 +726,10 @@ class TrainerModule(Overridable):
         """
         self.finish_saving()
         try:
-            store = self._store_to_load()
-            step = self.checkpoints.choose(store, step_idx)
-            self.checkpoints.load(store, step, self.engine, self.progress, self._has_optimizer)
+            with self.ledger.spend(RESTORING):
+                store = self._store_to_load()
+                step = self.checkpoints.choose(store, step_idx)
+                self.checkpoints.load(store, step, self.engine, self.progress, self._has_optimizer)
         except CheckpointError as error:
             if raise_if_not_found:
                 raise
@@ -693,6 +757,7 @@ class TrainerModule(Overridable):
         saved = decode_position(saved_training.own_loaders(record, self.processes))
         self.restore_data_loaders(saved, train_loader, val_loader, test_loader)
 
+    @in_ledger
     def load_pretrained_model(
         self,
         checkpoint_path: str | pathlib.Path,
@@ -722,13 +787,14 @@ class TrainerModule(Overridable):
             The step that was loaded.
         """
         self.finish_saving()
-        root, named_step = find_checkpoints(pathlib.Path(checkpoint_path))
-        store = self.checkpoints.store(root)
-        step = self.checkpoints.choose(store, named_step if step_idx < 0 else step_idx, load_best)
-        with_optimizer = load_optimizer and self._has_optimizer
-        record = self.checkpoints.load(
-            store, step, self.engine, self.progress, with_optimizer, delete_params_before_loading
-        )
+        with self.ledger.spend(RESTORING):
+            root, named_step = find_checkpoints(pathlib.Path(checkpoint_path))
+            store = self.checkpoints.store(root)
+            step = self.checkpoints.choose(store, named_step if step_idx < 0 else step_idx, load_best)
+            with_optimizer = load_optimizer and self._has_optimizer
+            record = self.checkpoints.load(
+                store, step, self.engine, self.progress, with_optimizer, delete_params_before_loading
+            )
         if any(loader is not None for loader in (train_loader, val_loader, test_loader)):
             saved = decode_position(saved_training.own_loaders(record, self.processes))
             self.restore_data_loaders(saved, train_loader, val_loader, test_loader)
@@ -755,6 +821,7 @@ class TrainerModule(Overridable):
         configs, store, step = RunConfigs.of_checkpoint(pathlib.Path(checkpoint))
         batch = exmp_input if batch_size < 0 else slice_batch(exmp_input, slice(0, batch_size))
         with without_opening_runs():
+            assert configs.model is not None and configs.optimizer is not None  # noqa: PT018 - both were read
             trainer = cls(configs.trainer, configs.model, configs.optimizer, batch)
         trainer.load_pretrained_model(store.root, step)
         return trainer

@@ -6,8 +6,12 @@ from typing import Literal
 from trackside.callbacks import CallbackConfig
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError, MetricError
+from trackside.findings.silencing import checked_ids
 from trackside.logger import LoggerConfig
 from trackside.metrics import check_log_modes
+from trackside.trainer.models.remat import check_policy
+from trackside.trainer.parameter_groups import check_patterns
+from trackside.trainer.precision import PrecisionConfig, to_precision
 
 
 @dataclass
@@ -70,12 +74,30 @@ class TrainerConfig(ConfigDict):
     max_inflight_steps: int = 2
     """How many steps the host may be ahead of the device; more hides longer pauses and holds more batches."""
 
+    steps_per_call: int | Literal["auto"] = "auto"
+    """How many steps a call of the compiled program makes: `auto` fuses short ones where that is safe."""
+    precision: PrecisionConfig | str | None = None
+    """Mixed precision: `"bf16"`, `"fp16"` or a `PrecisionConfig`; None leaves all types as the model has them."""
+    remat: list[str] | None = None
+    """Regular expressions searched in paths of layers such as `blocks/0`: those that match one compute their
+    intermediate results again in the backward pass, which takes time and saves memory."""
+    remat_policy: str | None = None
+    """What such layers keep nevertheless, by its name in `jax.checkpoint_policies`, such as `dots_saveable`."""
+    silence_findings: list[str] = field(default_factory=list)
+    """Findings that are not reported, by id, such as `input-bound`; reports only count them."""
+
     def __post_init__(self) -> None:
+        self.precision = to_precision(self.precision)
+        check_patterns("remat", self.remat)
+        check_policy(self.remat_policy)
+        self.silence_findings = list(checked_ids(self.silence_findings, "silence_findings"))
         if self.resume not in ("never", "auto", "must"):
             raise ConfigError(f"resume: expected 'never', 'auto' or 'must', got {self.resume!r}")
         for name in ("gradient_accumulate_steps", "max_inflight_steps"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected a positive number, got {getattr(self, name)}")
+        if self.steps_per_call != "auto" and (not isinstance(self.steps_per_call, int) or self.steps_per_call < 1):
+            raise ConfigError(f"steps_per_call: expected a positive number, or 'auto'; got {self.steps_per_call!r}")
         for name in ("check_val_every_n_epoch", "check_val_every_n_steps"):
             if getattr(self, name) == 0 or getattr(self, name) < -1:
                 raise ConfigError(f"{name}: expected a positive number, or -1 for never; got {getattr(self, name)}")

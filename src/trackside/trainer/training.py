@@ -5,26 +5,34 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import jax
+
 from trackside.callbacks import CallbackList, ModelCheckpoint
 from trackside.errors import ConfigError, NonFiniteError
+from trackside.measured_run.batch_size import loader_length
+from trackside.measured_run.closing import RunEnd
+from trackside.measured_run.in_ledger import accounting
+from trackside.measured_run.interrupts import Interrupts, StopRequest
+from trackside.measured_run.loader_description import describe_loaders
+from trackside.measured_run.progress_bar import ProgressBar, ProgressLines
+from trackside.measured_run.run_folder import check_still_free
+from trackside.measured_run.run_lock import RunLock, check_unlocked
+from trackside.measured_run.step_meter import StepMeter
+from trackside.metrics import MetricLayout
 from trackside.monitor import validation_loss
-from trackside.profiling.ledger_text import render_ledger
+from trackside.profiling.ledger import SETUP
 from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import NEVER
-from trackside.trainer.batch import DataloaderModule
+from trackside.trainer.batch import DataloaderModule, num_bytes_of
 from trackside.trainer.goal import Goal
-from trackside.trainer.interrupts import Interrupts, StopRequest
-from trackside.trainer.loaders import loader_length
 from trackside.trainer.logged_evaluation import Loaders
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
-from trackside.trainer.monitor_check import check_monitors
+from trackside.trainer.lost_process import leave_alone, means_lost_process, report_lost_process
+from trackside.trainer.monitor_check import check_monitors, epoch_metric_names
 from trackside.trainer.overridable import OwnHooks
-from trackside.trainer.progress_bar import ProgressBar, ProgressLines
-from trackside.trainer.run_folder import check_still_free
-from trackside.trainer.run_lock import RunLock, check_unlocked
-from trackside.trainer.step_meter import StepMeter
+from trackside.trainer.steps_per_call import StepsPerCall, choose_steps_per_call
 from trackside.trainer.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -64,17 +72,22 @@ class Training:
 
     def run(self) -> Results:
         """Train, and give the metrics that `train_model` returns."""
+        with accounting(self._trainer.ledger):
+            return self._run()
+
+    def _run(self) -> Results:
         trainer = self._trainer
         with contextlib.ExitStack() as locks:
             try:
                 if trainer.processes.is_main:
                     locks.enter_context(self._lock_folders())
                 locks.enter_context(profiler_writes_to(trainer.run_log))
-                self._prepare()
                 stop = trainer.stop_request = StopRequest()
                 interrupts = Interrupts(stop, trainer.processes)
-                instruments = self._build_instruments(stop, interrupts)
-                loop = self._build_loop(instruments)
+                with trainer.ledger.spend(SETUP):
+                    self._prepare()
+                    instruments = self._build_instruments(stop, interrupts)
+                    loop = self._build_loop(instruments)
             except BaseException:
                 trainer.logger.finalize(trainer.status)  # of a run that never began, nothing is said
                 raise
@@ -92,15 +105,26 @@ class Training:
         trainer, log = self._trainer, self._trainer.run_log
         log.attach()
         log.open()
+        trainer.sentinel.flush()  # what was compiled to get here, before something else compiles for long
         if log.path is not None and not log.has_trained and not log.num_earlier_legs:
             check_still_free(log.path, trainer.processes)
         self._check()
         trainer.set_dataset(DataloaderModule(self._train_loader, self._val_loader, self._test_loader))
+        self._write_what_findings_need()
         is_resumed = trainer.resume()
         log.write_config_so_far()
         if not log.has_trained:
             time = trainer.progress.time
             time.leg = max(log.num_earlier_legs + 1, time.leg if is_resumed else 1)
+
+    def _write_what_findings_need(self) -> None:
+        """Write what the loaders are, and which findings are not wanted."""
+        log, silenced = self._trainer.run_log, self._trainer.trainer_config.silence_findings
+        loaders = {"train": self._train_loader, "val": self._val_loader, "test": self._test_loader}
+        described = {name: loader.to_dict() for name, loader in describe_loaders(loaders).items()}
+        log.write_environment({"loaders": described})
+        if silenced or log.facts().silenced:  # also those that an earlier leg did not want
+            log.write("silence", findings=list(silenced))
 
     def _lock_folders(self) -> contextlib.ExitStack:
         """Lock the run's folder and those of checkpoints that are elsewhere, each against other trainings.
@@ -144,9 +168,11 @@ class Training:
     def _train(self, loop: TrainLoop, instruments: Instruments) -> Results:
         """Train, save and test. Signals are caught until the last save is on disk and everything is closed."""
         stop, interrupts, results, status = instruments.stop, instruments.interrupts, {}, "error"
+        is_alone = False
         with contextlib.ExitStack() as caught:
             try:
-                self._announce()
+                with self._trainer.ledger.spend(SETUP):
+                    self._announce()
                 caught.enter_context(interrupts)
                 with self._watchdog():
                     loop.run()
@@ -161,8 +187,15 @@ class Training:
             except KeyboardInterrupt:
                 status = "interrupted"
                 raise
+            except Exception as error:
+                is_alone = self._trainer.processes.are_several and means_lost_process(error)
+                if is_alone:
+                    report_lost_process(error)
+                raise
             finally:
-                self._close(loop, instruments, status)
+                self._close(loop, instruments, status, is_alone)
+                if is_alone:
+                    leave_alone()
         return results
 
     def _announce(self) -> None:
@@ -179,10 +212,20 @@ class Training:
         )
         if goal.is_reached(trainer.progress.cursor):
             LOGGER.info("nothing to train: %s", goal.why_nothing_is_left(trainer.progress.cursor))
-        elif self._val_loader is not None:
+        else:
+            self._check_monitors()
+
+    def _check_monitors(self) -> None:
+        """Fail before the first step if a callback monitors what will never be logged."""
+        trainer, plan = self._trainer, self._trainer.loop_plan
+        assert plan is not None
+        if trainer.logger.metric_postprocess_fn is None:  # what it adds is known only once there are values
+            names = epoch_metric_names(plan.layout)
+            check_monitors(trainer.callbacks, trainer, trainer.validates, "train", names)
+        if self._val_loader is not None:
             metrics = trainer.test_eval_function(self._val_loader)
             if metrics is not None:
-                check_monitors(trainer.callbacks, trainer, trainer.validates, metrics)
+                check_monitors(trainer.callbacks, trainer, trainer.validates, "val", metrics)
 
     def _conclude(self, loop: TrainLoop, stop: StopRequest) -> Results:
         trainer = self._trainer
@@ -196,8 +239,9 @@ class Training:
         trainer = self._trainer
         measurements, max_inflight = trainer.measurements, trainer.trainer_config.max_inflight_steps
         time = trainer.progress.time
+        trainer.meter = StepMeter(trainer.ledger, trainer.logger, measurements, time, max_inflight, trainer.clock)
         return Instruments(
-            StepMeter(trainer.ledger, trainer.logger, measurements, time, max_inflight, trainer.clock),
+            trainer.meter,
             measurements,
             self._build_progress(),
             stop,
@@ -214,17 +258,50 @@ class Training:
 
     def _build_loop(self, instruments: Instruments) -> TrainLoop:
         trainer, config, validates = self._trainer, self._trainer.trainer_config, self._val_loader is not None
+        layout = trainer.init_train_metrics().layout
+        hooks = CallbackList([OwnHooks(trainer), *trainer.callbacks], trainer.ledger)
         plan = trainer.loop_plan = LoopPlan(
             self._goal,
             self._train_loader,
-            trainer.init_train_metrics().layout,
+            layout,
             config.max_inflight_steps,
+            self._choose_steps_per_call(layout, hooks),
             log_every_n_steps=trainer.logger.config.log_every_n_steps if trainer.logs_rows else -1,
             check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
             check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,
         )
-        hooks = CallbackList([OwnHooks(trainer), *trainer.callbacks], trainer.ledger)
         return TrainLoop(trainer.engine, trainer.progress, plan, hooks, self._validate, trainer.logger, instruments)
+
+    def _choose_steps_per_call(self, layout: MetricLayout, hooks: CallbackList) -> StepsPerCall:
+        trainer, engine, progress = self._trainer, self._trainer.engine, self._trainer.progress
+        wanted = trainer.trainer_config.steps_per_call
+        cost = None if wanted == 1 else engine.step_cost(layout, progress.carry)
+        if wanted not in (1, "auto") and cost is not None and not cost.keeps_form:
+            raise ConfigError(
+                f"steps_per_call={wanted}: the training step changes the type or shape of an array of the state, so "
+                "steps cannot follow each other in one program; set it to 1, or keep the types as they are"
+            )
+        chosen = choose_steps_per_call(
+            wanted,
+            progress.step_program,
+            cost,
+            num_bytes_of(engine.placement.exmp_batch),
+            engine.mesh.size,
+            jax.default_backend() == "cpu",
+            _names_operations() or any(callback.acts_on_steps for callback in hooks.on_step),
+        )
+        progress.step_program = chosen.program
+        is_slow_in_a_loop = cost is not None and cost.has_convolutions and jax.default_backend() == "cpu"
+        if cost is not None:
+            gains = chosen.program == "plain" and cost.keeps_form and not is_slow_in_a_loop
+            trainer.run_log.write_environment({"can_fuse_steps": gains})
+        if chosen.program == "fused" and is_slow_in_a_loop:
+            LOGGER.warning(
+                "steps_per_call=%s: XLA computes convolutions in a loop on a CPU without its fast kernels, which may "
+                "take many times as long; steps_per_call=1 avoids the loop",
+                wanted,
+            )
+        return chosen
 
     def _validate(self) -> tuple[dict[str, float], float]:
         metrics = self._trainer._eval_model_in_train_loop(self._val_loader, self._trainer.epoch)
@@ -252,20 +329,35 @@ class Training:
         trainer.save_checkpoint(keeper.directory, keep=keeper.choose)
         trainer.finish_saving()
         if trainer.processes.is_main and step in trainer.checkpoints.store(keeper.directory).steps():
-            first = "" if trainer.trainer_config.resume != "never" else "set resume='auto' and "
+            resumes = trainer.resumes_by_itself or trainer.trainer_config.resume != "never"
+            first = "" if resumes else "set resume='auto' and "
             LOGGER.info("saved step %d; %srun the same command to resume", step, first)
 
-    def _close(self, loop: TrainLoop, instruments: Instruments, status: str) -> None:
-        """Close everything, whatever happened, with the status that the run really has."""
-        trainer, meter = self._trainer, instruments.meter
+    def _close(self, loop: TrainLoop, instruments: Instruments, status: str, is_alone: bool) -> None:
+        """Close everything, whatever happened, with the status that the run really has.
+
+        Args:
+            loop: The loop.
+            instruments: What watched it.
+            status: How the training ended.
+            is_alone: Whether another process is gone, so that a checkpoint that is being saved never gets complete.
+        """
+        trainer = self._trainer
         trainer.status = status
         loop.close()
         trainer.sentinel.flush(trainer.global_step)
-        trainer.finish_saving()
-        instruments.bar.close(trainer.global_step)
-        trainer.callbacks.finalize(status)
-        totals = trainer.ledger_totals = meter.close(trainer.global_step)
-        if where_it_went := render_ledger(totals, trainer.progress.time.notes(totals, trainer.clock.timestamp())):
-            LOGGER.info("%s", where_it_went)
-            trainer.findings = meter.conclude()
-        trainer.logger.finalize(status, loop.bad_step)
+        if not is_alone:
+            trainer.finish_saving()
+        end = RunEnd(
+            trainer.logger, instruments.meter, trainer.callbacks, instruments.bar, trainer.progress.time, trainer.clock
+        )
+        try:
+            end.close(status, trainer.global_step, loop.bad_step)
+        finally:
+            trainer.ledger_totals, trainer.findings = end.totals, end.findings
+
+
+def _names_operations() -> bool:
+    """Whether JAX is to name the operation that was not finite first, which it cannot do inside a loop."""
+    # Names that JAX adds at run time.
+    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # pyright: ignore[reportAttributeAccessIssue]

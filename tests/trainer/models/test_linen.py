@@ -11,12 +11,13 @@ from jax.sharding import PartitionSpec
 
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
-from trackside.trainer.models import LinenAdapter, ModelAdapter, ModelConfig, adapter_for, build_module
+from trackside.trainer.models import ModelAdapter, ModelConfig, adapter_for, build_model
+from trackside.trainer.models.linen import LinenAdapter
 from trackside.trainer.sharding import ParallelConfig
 
 
 def build_adapter(config: ModelConfig) -> ModelAdapter:
-    return adapter_for(build_module(config), config)
+    return adapter_for(build_model(config), config)
 
 
 @dataclass
@@ -62,27 +63,27 @@ def variables(adapter):
 
 def test_model_is_built_from_its_own_config(adapter):
     """The class is called with the model's config."""
-    assert isinstance(adapter.module, Net)
-    assert adapter.module.config == NetConfig()
+    assert isinstance(adapter.model, Net)
+    assert adapter.model.config == NetConfig()
 
 
 def test_model_without_a_config_gets_the_whole_one():
     """Without a config of its own, the model is built with the `ModelConfig`."""
     config = ModelConfig(model_class=WithoutTrain)
-    assert build_adapter(config).module.config is config
+    assert build_adapter(config).model.config is config
 
 
 def test_function_that_returns_a_module_is_a_model_class():
     """Any function from a config to a module will do."""
     adapter = build_adapter(ModelConfig(model_class=lambda config: Net(config), model_config=NetConfig(5)))
-    assert adapter.module == Net(NetConfig(5))
+    assert adapter.model == Net(NetConfig(5))
 
 
 def test_class_of_another_kind_is_refused_without_a_call(monkeypatch):
     """A class that is no module is refused before anything of it runs."""
     calls = []
     monkeypatch.setattr(subprocess.Popen, "__init__", lambda self, *args: calls.append(args))
-    with pytest.raises(ConfigError, match=r"model_class: expected a flax.linen.Module class.*subprocess.Popen"):
+    with pytest.raises(ConfigError, match=r"model_class: expected a class of flax.linen.*subprocess.Popen"):
         build_adapter(ModelConfig(model_class=subprocess.Popen, model_config=["true"]))
     assert calls == []
 
@@ -90,7 +91,7 @@ def test_class_of_another_kind_is_refused_without_a_call(monkeypatch):
 @pytest.mark.parametrize(("model_class", "got"), [(None, "None"), ("Net", "'Net'"), (lambda config: 3, "3")])
 def test_what_is_no_model_is_refused(model_class, got):
     """Neither a name nor a function that returns something else is a model."""
-    with pytest.raises(ConfigError, match=f"model_class: expected a flax.linen.Module class.*got {got}$"):
+    with pytest.raises(ConfigError, match=f"model.*: expected a class of flax.linen.*got {got}$"):
         build_adapter(ModelConfig(model_class=model_class))
 
 

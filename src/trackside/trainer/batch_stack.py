@@ -1,0 +1,151 @@
+"""Batches stacked for one call: copied into buffers that are not written to again before the call has completed.
+
+JAX may read a numpy array until the call that was given it is over, and on a CPU it reads these without a copy. So a
+buffer remembers the report of its call, and is used again when that is there.
+"""
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+_ALIGNMENT = 64
+"""Bytes to which JAX wants an array aligned that it takes without a copy."""
+
+
+class BatchForm(NamedTuple):
+    """What batches have in common that can be stacked."""
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+    is_on_device: bool
+    """Whether all leaves are arrays of JAX, which are never written to."""
+
+    @classmethod
+    def of(cls, leaves: list[Any], structure: Any) -> "BatchForm | None":
+        """The form of a batch; None if it has leaves that cannot be stacked, such as Python's own numbers.
+
+        These have no type of their own in JAX, and would get one.
+        """
+        if not leaves or not all(_can_be_stacked(leaf) for leaf in leaves):
+            return None
+        is_on_device = all(isinstance(leaf, jax.Array) for leaf in leaves)
+        dtypes = tuple(leaf.dtype for leaf in leaves)
+        if not is_on_device and not all(
+            jax.numpy.issubdtype(dtype, np.number) or dtype == np.bool_ for dtype in dtypes
+        ):
+            return None
+        return cls(structure, tuple(leaf.shape for leaf in leaves), dtypes, is_on_device)
+
+    def fits(self, leaves: list[Any], structure: Any) -> bool:
+        """Whether a batch has this form."""
+        if structure != self.structure:
+            return False
+        for leaf, shape, dtype in zip(leaves, self.shapes, self.dtypes, strict=True):
+            if type(leaf) is not np.ndarray and not _can_be_stacked(leaf):
+                return False
+            if leaf.shape != shape or leaf.dtype != dtype:
+                return False
+        return not self.is_on_device or all(isinstance(leaf, jax.Array) for leaf in leaves)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of a batch."""
+        return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
+
+
+class BatchStack:
+    """Stacks numpy batches of one form.
+
+    Args:
+        form: The form.
+        capacity: How many batches fit.
+    """
+
+    def __init__(self, form: BatchForm, capacity: int):
+        self.form = form
+        self.capacity = capacity
+        self.room = capacity
+        """How many batches the next call may take."""
+        self._free: deque[tuple[list[np.ndarray], Any]] = deque()
+        self._buffers: list[np.ndarray] = []
+        self._num_held = 0
+
+    def begin(self) -> None:
+        """Begin with the batches of the next call, in buffers that no call reads."""
+        if self._free and self._free[0][1].is_ready():
+            self._buffers, _ = self._free.popleft()
+        else:
+            dtypes = [jax.dtypes.canonicalize_dtype(dtype) for dtype in self.form.dtypes]
+            self._buffers = [
+                _aligned_zeros((self.capacity, *shape), dtype)
+                for shape, dtype in zip(self.form.shapes, dtypes, strict=True)
+            ]
+        self._num_held = 0
+
+    def add(self, leaves: list[Any]) -> None:
+        """Copy a batch behind the others."""
+        index = self._num_held
+        for buffer, leaf in zip(self._buffers, leaves, strict=True):
+            buffer[index] = leaf
+        self._num_held = index + 1
+
+    def stacked(self) -> Any:
+        """The batches as one, whose leaves have one more dimension in front."""
+        return jax.tree.unflatten(self.form.structure, self._buffers)
+
+    def hold_until(self, report: Any) -> None:
+        """Keep the buffers as they are until a report is there."""
+        self._free.append((self._buffers, report))
+
+
+class BatchList:
+    """Collects batches that are on the device, for a program that stacks them there.
+
+    A loader may give up the arrays of a batch when it makes the next, as a jitted function does with what it donates.
+    So the first batch is a call of its own, and so are all others of a loader that has done so.
+
+    Args:
+        form: The form.
+        capacity: How many batches fit.
+    """
+
+    def __init__(self, form: BatchForm, capacity: int):
+        self.form = form
+        self.capacity = capacity
+        self.room = 1
+        """How many batches the next call may take."""
+        self._is_given_up = False
+        self._batches: list[Any] = []
+
+    def begin(self) -> None:
+        """Begin with the batches of the next call, of which the first has been fetched."""
+        if self._batches:
+            self._is_given_up |= any(leaf.is_deleted() for leaf in jax.tree.leaves(self._batches[-1]))
+            self.room = 1 if self._is_given_up else self.capacity
+        self._batches = []
+
+    def add(self, leaves: list[Any]) -> None:
+        """Add a batch."""
+        self._batches.append(jax.tree.unflatten(self.form.structure, leaves))
+
+    def stacked(self) -> Any:
+        """As many batches as the program takes; the last one fills the places of those that are not there."""
+        return (*self._batches, *[self._batches[-1]] * (self.capacity - len(self._batches)))
+
+    def hold_until(self, report: Any) -> None:
+        """Nothing has to be held: JAX does that for its own arrays."""
+
+
+def _can_be_stacked(leaf: Any) -> bool:
+    """Whether copying a leaf keeps all of it: a masked array would lose its mask, which JAX refuses to do."""
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array) and not isinstance(leaf, np.ma.MaskedArray)
+
+
+def _aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + num_bytes].view(dtype).reshape(shape)

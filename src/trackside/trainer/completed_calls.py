@@ -1,0 +1,145 @@
+"""What is done when a call of the loop has completed: finite check, log rows, hooks, step times, progress bar."""
+
+import logging
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from trackside.callbacks import CallbackList
+from trackside.logger import Logger
+from trackside.metrics.layout import MEAN_AS_SUM, NOT_FINITE
+from trackside.profiling.call_record import CallRecord
+from trackside.schedule import Every
+from trackside.trainer.fused_steps import NOT_MADE, num_steps_made
+from trackside.trainer.loop_plan import Instruments
+from trackside.trainer.progress import Progress
+
+LOGGER = logging.getLogger(__name__)
+
+_MEAN_AS_SUM = (
+    "metrics['loss']: `value` is the returned loss itself, and `count` is more than 1. A `value` is a sum over `count` "
+    "items, so the loss is logged as %g, smaller than the returned one. If you return a mean, give "
+    "{'value': loss * n, 'count': n}, or leave the metric out"
+)
+
+
+class CompletedCalls:
+    """Hears what calls report when they have completed, in their order.
+
+    Args:
+        progress: The training.
+        log_plan: Which steps have a log row.
+        on_step: Who hears of every step.
+        logger: Gets the rows.
+        instruments: What watches the loop.
+    """
+
+    def __init__(
+        self, progress: Progress, log_plan: Every, on_step: CallbackList, logger: Logger, instruments: Instruments
+    ):
+        self.bad_step: int | None = None
+        """The first step that was not finite."""
+        self._progress = progress
+        self._log_plan = log_plan
+        self._on_step = on_step
+        self._hears_steps = len(on_step) > 0
+        self._logger = logger
+        self._meter = instruments.meter
+        self._ends = instruments.meter.ends
+        self._measurements = instruments.measurements
+        self._bar = instruments.bar
+        self._stop = instruments.stop
+        self._clock = instruments.clock
+        self._warned_of_mean = False
+
+    def retire(self, record: CallRecord, window: Sequence[CallRecord]) -> None:
+        """Do what was waiting for a call, which is waited for if need be.
+
+        Args:
+            record: The call.
+            window: Those in flight after it.
+        """
+        report = np.asarray(record.report)
+        record.batch = None
+        if report.ndim > 1:
+            self._retire_fused(record, report, window)
+            return
+        if report[0]:
+            self._heed_flags(record.last_step, report)
+        self._ends.conclude(record, window)
+        is_disturbed = record.is_disturbed or self._measurements.capture_state != "none"
+        self._meter.step_times.add(record.last_step, record.completed_s, is_disturbed)
+        totals = self._progress.totals
+        if record.is_logged:
+            self._logger.hold_row(partial(totals.take_row, report), record.last_step, record.completed_s)
+            self._meter.log_if_due(record.last_step)
+        if self._hears_steps:
+            self._on_step.call("on_training_step", totals.last_step(report), record.epoch, record.last_step)
+        if record.dispatched_s >= self._bar.next_refresh_s:
+            self._bar.show(record.last_step, totals.last_step(report), self._clock.now())
+
+    def _retire_fused(self, record: CallRecord, report: np.ndarray, window: Sequence[CallRecord]) -> None:
+        """The same for a call of several steps: what each of them has to say, as if it had been made by itself."""
+        if report[:, 0].any() or report[record.num_steps - 1, 1] == NOT_MADE:
+            record.num_steps = self._heed_fused_flags(record, report)
+        num_steps, totals = record.num_steps, self._progress.totals
+        if not num_steps:
+            return
+        before_s, last_s = self._ends.last_s, self._meter.step_times.last_s
+        self._ends.conclude(record, window)
+        is_disturbed = record.is_disturbed or self._measurements.capture_state != "none"
+        self._meter.step_times.add(record.last_step, record.completed_s, is_disturbed, num_steps)
+        # From call to call, so that what it takes to start one is shared by its steps.
+        began_s = max(record.dispatched_s if record.is_disturbed else record.began_s, before_s)
+        each_s = max(record.completed_s - (began_s if last_s is None or is_disturbed else last_s), 0.0) / num_steps
+        heard = record.first_step
+        for step in self._log_plan.between(record.first_step, record.last_step) if record.is_logged else ():
+            heard = self._tell_steps(record, report, heard, step)  # hooks may write rows, too: those of earlier steps
+            index = step - record.first_step
+            completed_s = record.completed_s - (num_steps - 1 - index) * each_s
+            self._logger.hold_row(partial(totals.take_row, report[index]), step, completed_s)
+        if record.is_logged:
+            self._meter.log_if_due(record.last_step)
+        self._tell_steps(record, report, heard, record.last_step + 1)
+        if record.dispatched_s >= self._bar.next_refresh_s:
+            self._bar.show(record.last_step, totals.last_step(report[num_steps - 1]), self._clock.now())
+
+    def _tell_steps(self, record: CallRecord, report: np.ndarray, first: int, end: int) -> int:
+        """Call the hooks for the steps of a call from `first` to the one before `end`, and give `end`."""
+        if self._hears_steps:
+            for step in range(first, end):
+                values = self._progress.totals.last_step(report[step - record.first_step])
+                self._on_step.call("on_training_step", values, record.epoch, step)
+        return end
+
+    def _heed_fused_flags(self, record: CallRecord, report: np.ndarray) -> int:
+        """Heed the flags of the steps of a call, and count those that it made: none after one that was not finite."""
+        num_made, num_planned = num_steps_made(report), record.num_steps
+        for index in np.flatnonzero(report[:num_made, 0]):
+            self._heed_flags(record.first_step + int(index), report[index])
+        if num_made < num_planned:
+            self._meter.ledger.account()
+            self._meter.ledger.num_steps -= num_planned - num_made
+            self._progress.cursor.step -= num_planned - num_made
+        return num_made
+
+    def _heed_flags(self, step: int, report: np.ndarray) -> None:
+        if report[0] & NOT_FINITE and not self._stop.status:
+            self._stop_at_non_finite(step, report)
+        if report[0] & MEAN_AS_SUM and not self._warned_of_mean:
+            self._warned_of_mean = True
+            LOGGER.warning(_MEAN_AS_SUM, self._progress.totals.last_step(report)["loss"])
+
+    def _stop_at_non_finite(self, step: int, report: np.ndarray) -> None:
+        self._stop.ask("nan")
+        values = self._progress.totals.last_step(report)
+        shown = {name: value for name, value in values.items() if name == "loss" or not math.isfinite(value)}
+        self.bad_step = step
+        LOGGER.error(
+            "step %d: the loss or the gradient norm is not finite (%s); training stops",
+            step,
+            ", ".join(f"{name}={value:g}" for name, value in shown.items()),
+        )
+        self._logger.report_non_finite(shown, step)

@@ -1,0 +1,277 @@
+"""What the loop gives to the compiled call: one batch for one step, or several batches for as many.
+
+No batch is fetched that is not trained on before the next boundary, so that a loader's position there is that of the
+last step. What comes up while several are fetched waits until they are trained on: the loader's end, an error in it,
+or a batch of another form, which begins the next call. A request to stop ends the fetching. A loader that looks at the
+training to make a batch is asked for the next one when the step before is made.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any
+
+import jax
+import numpy as np
+
+from trackside.measured_run.interrupts import StopRequest
+from trackside.metrics import MetricLayout
+from trackside.trainer.batch_stack import BatchForm, BatchList, BatchStack
+from trackside.trainer.buffer_guard import BufferGuard
+from trackside.trainer.engine import Engine, FusedCall, TrainCall
+from trackside.trainer.fused_steps import plan_steps
+from trackside.trainer.steps_per_call import Pace, StepsPerCall
+from trackside.trainer.train_data import TrainData
+
+LOGGER = logging.getLogger(__name__)
+
+_NONE = object()
+_MAX_FORMS = 4
+"""For how many forms of batches there are buffers at a time."""
+_MAX_PLANS = 512
+
+
+class PlainFeed:
+    """One batch for one step.
+
+    Args:
+        call: The compiled step.
+        engine: What it runs on.
+        data: Where batches come from.
+    """
+
+    num_steps = 1
+    """How many steps the call makes for which a batch was taken last."""
+    holds_batch = False
+    """Whether the loader gave something that the next call of `take` is about, so that it must not stop here."""
+
+    def __init__(self, call: TrainCall, engine: Engine, data: TrainData):
+        self.call = call
+        """`call(carry, vector, placed) -> (carry, vector)`, for what was taken last."""
+        self.place = engine.placement.place_train
+        """Brings what was taken on its way to the device."""
+        self.latest: Any = None
+        """A batch of the call for which one was taken last, as the loader gave it."""
+        self.guard = data.guard
+        """Who knows whether batches have to be trained on one by one."""
+        self._data = data
+        self._batches: Iterator = iter(())
+
+    def open(self, is_traced: bool) -> None:
+        """Begin or continue to take batches, after something else was done.
+
+        Args:
+            is_traced: Whether the calls to come are traced.
+        """
+        self._batches, self.guard = self._data.batches, self._data.guard
+
+    def take(self, step: int, room: float) -> Any:
+        """The next batch.
+
+        Args:
+            step: The last step.
+            room: How many steps may be made up to the next boundary.
+
+        Raises:
+            StopIteration: There is none.
+        """
+        batch = self.latest = self.guard.protect(next(self._batches))
+        return batch
+
+    def num_samples(self, placed: Any, count: Callable[[Any], int]) -> int:
+        """How many examples were taken last.
+
+        Args:
+            placed: What `place` has made of them.
+            count: Counts those of a batch.
+        """
+        return count(placed)
+
+
+class FusedFeed:
+    """Several batches for as many steps.
+
+    Args:
+        call: The compiled step alone, for batches that cannot be stacked.
+        engine: What it runs on.
+        data: Where batches come from.
+        layout: The metrics of the step.
+        chosen: How many steps a call may make.
+        stop: Who asks for a stop.
+        log_every_n_steps: After how many steps there is a log row; -1 for never.
+        now: What the clock shows.
+    """
+
+    def __init__(
+        self,
+        call: TrainCall,
+        engine: Engine,
+        data: TrainData,
+        layout: MetricLayout,
+        chosen: StepsPerCall,
+        stop: StopRequest,
+        log_every_n_steps: int,
+        now: Callable[[], float],
+    ):
+        self.call: Callable = call
+        self.num_steps = 1
+        self.latest: Any = None
+        self.holds_batch = False
+        self.guard = BufferGuard((), 1)  # batches are copied, so that nobody can overwrite them
+        self._plain = call
+        self._engine = engine
+        self._placement = engine.placement
+        self._is_shared = engine.processes.are_several
+        self._data = data
+        self._layout = layout
+        self._fresh_vector = engine.fresh_vector(layout)
+        self._begins_anew = False
+        self._chosen = chosen
+        self._stop = stop
+        self._log_every_n_steps = log_every_n_steps
+        self._pace = Pace(chosen, now)
+        self._max_length = chosen.capacity
+        self._batches: Iterator = iter(())
+        self._held: Any = _NONE
+        self._failure: Exception | None = None
+        self._stacks: dict[BatchForm, BatchStack | BatchList | None] = {}
+        self._stack: BatchStack | BatchList | None = None
+        self._plans: dict[tuple[int, int, int], Any] = {}
+        self._plan: Any = None
+        self._fused: FusedCall | None = None
+        self._thread = get_ident()
+
+    def open(self, is_traced: bool) -> None:
+        """Begin or continue to take batches; see `PlainFeed.open`."""
+        self._batches, self._thread = self._data.batches, get_ident()
+        self._pace.break_off()
+        # Nobody asked for several: so a trace shows step by step, in the same program.
+        self._max_length = 1 if is_traced and self._chosen.is_timed else self._chosen.capacity
+
+    def take(self, step: int, room: float) -> Any:
+        """The next batches, as many as can be trained on in one call.
+
+        Args:
+            step: The last step.
+            room: How many steps may be made up to the next boundary.
+
+        Raises:
+            StopIteration: There are none.
+        """
+        batch, self._held, self.holds_batch = self._held, _NONE, False
+        if batch is _NONE:
+            batch = self._fetch()
+        leaves, structure = jax.tree_util.tree_flatten(batch)
+        stack = self._stack_of(leaves, structure)
+        self.latest = batch
+        if stack is None:
+            self._stack, self.num_steps = None, 1
+            self._begins_anew = self._log_every_n_steps > 0 and step % self._log_every_n_steps == 0
+            self.call = self._call_plain
+            return jax.tree.map(_copied, batch)
+        stack.begin()
+        stack.add(leaves)
+        length = min(room, self._max_length, self._pace.length(self.num_steps), stack.room)
+        self.num_steps = 1
+        while self.num_steps < length and not self._must_not_fetch() and self._add_next(stack):
+            self.num_steps += 1
+        self._stack, self._plan = stack, self._plan_of(stack.capacity, step)
+        self._fused = self._engine.fused_call(self._layout, stack.capacity, stack.form.is_on_device)
+        self.call = self._call_fused
+        return stack.stacked()
+
+    def place(self, batches: Any) -> Any:
+        """Bring what was taken on its way to the device."""
+        if self._stack is None:
+            return self._placement.place_train(batches)
+        if self._stack.form.is_on_device:
+            return tuple(self._placement.place_train(batch) for batch in batches)
+        return self._placement.place_stacked(batches)
+
+    def num_samples(self, placed: Any, count: Callable[[Any], int]) -> int:
+        """How many examples were taken last; see `PlainFeed.num_samples`."""
+        return count(self.latest) * self.num_steps * self._placement.num_parts(self.latest)
+
+    def _call_plain(self, carry: Any, vector: Any, batch: Any) -> tuple[Any, Any]:
+        return self._plain(carry, self._fresh_vector if self._begins_anew else vector, batch)
+
+    def _call_fused(self, carry: Any, vector: Any, batches: Any) -> tuple[Any, Any, Any]:
+        assert self._fused is not None
+        assert self._stack is not None
+        result = self._fused(carry, vector, self._plan, batches)
+        self._stack.hold_until(result[2])
+        return result
+
+    def _fetch(self) -> Any:
+        """The loader's next batch, or what came up when it was asked for that before."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if self._is_shared:  # what one process alone notices must not change its calls
+            batch = next(self._batches)
+            self._placement.check_train_size(batch)
+            return batch
+        return self._data.fetch(self._batches, self._thread)
+
+    def _must_not_fetch(self) -> bool:
+        return bool(self._stop.status) or self._data.follows_training
+
+    def _add_next(self, stack: BatchStack | BatchList) -> bool:
+        """Add the loader's next batch, if it fits."""
+        try:
+            batch = self._fetch()
+        except StopIteration:
+            self._data.note_end()
+            self._batches, self.holds_batch = self._data.batches, True
+            return False
+        except Exception as error:
+            self._failure = error
+            return False
+        if self._data.follows_training:
+            self._warn_of_late_look()
+        leaves, structure = jax.tree_util.tree_flatten(batch)
+        if not stack.form.fits(leaves, structure):
+            self._held, self.holds_batch = batch, True
+            return False
+        stack.add(leaves)
+        self.latest = batch
+        return True
+
+    def _warn_of_late_look(self) -> None:
+        """Say that the batch fetched last was made by a loader that looks at the training, which was not known yet."""
+        LOGGER.warning(
+            "train_loader looked at the trainer while it made a batch, and saw it as it was %d steps before; steps are "
+            "made one by one from here on, and with steps_per_call=1 from the beginning",
+            self.num_steps,
+        )
+
+    def _stack_of(self, leaves: list[Any], structure: Any) -> BatchStack | BatchList | None:
+        """Where batches of this form are collected; None for those that are trained on one by one."""
+        if self._stack is not None and self._stack.form.fits(leaves, structure):
+            return self._stack
+        form = BatchForm.of(leaves, structure)
+        if form is None:
+            return None
+        if form not in self._stacks:
+            while len(self._stacks) >= _MAX_FORMS:
+                del self._stacks[next(iter(self._stacks))]
+            capacity = self._chosen.capacity_for(form.num_bytes)
+            kind = BatchList if form.is_on_device else BatchStack
+            self._stacks[form] = kind(form, capacity) if capacity > 1 else None
+        return self._stacks[form]
+
+    def _plan_of(self, capacity: int, step: int) -> Any:
+        """The plan of the call, on the device, where equal ones are made once."""
+        every, num_steps = self._log_every_n_steps, self.num_steps
+        since_row = step % every if every > 0 else 0
+        has_row = every > 0 and -step % every < num_steps
+        key = capacity, num_steps, since_row if has_row else -1
+        if key not in self._plans:
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = self._engine.on_all_devices(plan_steps(capacity, num_steps, step, every))
+        return self._plans[key]
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

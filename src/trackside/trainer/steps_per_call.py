@@ -1,0 +1,143 @@
+"""How many steps one call makes.
+
+`steps_per_call="auto"` first decides whether to fuse steps, by what is known before the first one: the step's
+operations, the size of the state and of a batch, the devices, who listens. Time plays no part in it, so that the same
+training runs in the same program each time. How many steps a call then makes follows the clock; the results do not
+depend on it.
+"""
+
+import statistics
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+AUTO_CAPACITY = 32
+"""How many steps a call makes at most where nobody says how many."""
+AUTO_CALL_S = 4e-3
+"""How long such a call shall take: hooks, signals and progress bars wait for its end."""
+AUTO_STACK_BYTES = 16 << 20
+"""How large the stacked batches of such a call may be."""
+AUTO_MAX_BATCH_BYTES = 512 << 10
+"""Copying a larger batch takes as long as the call that is saved."""
+AUTO_MAX_STEP_S = 2e-3
+"""How long a step may take, by estimate, to be worth it."""
+_FLOPS_PER_S = 10e9
+_OTHER_FLOPS_PER_S = 2e9
+_BYTES_PER_S = 5e9
+"""What one or two cores do, roughly. Only for the estimate."""
+_NUM_RECENT = 5
+
+Program = Literal["plain", "fused"]
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step does, as far as its program tells."""
+
+    flops: float
+    """Floating-point operations of matrix products."""
+    other_flops: float
+    """Other ones."""
+    num_bytes: int
+    """The size of the state."""
+    has_convolutions: bool
+    keeps_form: bool
+    """Whether the state has the same form after the step as before."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes, very roughly."""
+        return self.flops / _FLOPS_PER_S + self.other_flops / _OTHER_FLOPS_PER_S + 2 * self.num_bytes / _BYTES_PER_S
+
+
+@dataclass(frozen=True)
+class StepsPerCall:
+    """How many steps a call makes."""
+
+    program: Program = "plain"
+    """Whether steps run one by one, or in a program that makes several."""
+    capacity: int = 1
+    """How many steps a call makes at most."""
+    is_timed: bool = False
+    """Whether it makes as many as take some milliseconds, instead of as many as it can."""
+    makes_one: bool = False
+    """Whether it makes one at a time all the same, since somebody acts on single steps."""
+
+    def capacity_for(self, num_bytes: int) -> int:
+        """How many steps a call makes at most on batches of this size."""
+        if not self.is_timed or num_bytes == 0:
+            return self.capacity
+        return min(self.capacity, AUTO_STACK_BYTES // num_bytes) if num_bytes <= AUTO_MAX_BATCH_BYTES else 1
+
+
+PLAIN = StepsPerCall()
+
+
+def choose_steps_per_call(
+    wanted: int | Literal["auto"],
+    saved: Program | None,
+    cost: StepCost | None,
+    batch_bytes: int,
+    num_devices: int,
+    is_cpu: bool,
+    acts_on_steps: bool,
+) -> StepsPerCall:
+    """Choose how many steps a call makes.
+
+    Args:
+        wanted: What the user wants.
+        saved: In which program the training ran that is resumed; None for a new one.
+        cost: What a step does; None where nothing is compiled.
+        batch_bytes: The size of a batch.
+        num_devices: How many devices take part.
+        is_cpu: Whether these are CPUs.
+        acts_on_steps: Whether somebody may act on single steps as they complete.
+    """
+    if cost is None or wanted == 1:
+        return PLAIN
+    if wanted != "auto":
+        return StepsPerCall("fused", wanted)
+    is_safe = is_cpu and num_devices == 1 and cost.keeps_form and not cost.has_convolutions
+    is_short = cost.seconds <= AUTO_MAX_STEP_S and batch_bytes <= AUTO_MAX_BATCH_BYTES
+    is_fused = is_short and not acts_on_steps if saved is None else saved == "fused"
+    if not is_safe or not is_fused:
+        return PLAIN
+    return StepsPerCall("fused", AUTO_CAPACITY, is_timed=True, makes_one=acts_on_steps)
+
+
+class Pace:
+    """How many steps the next call is to make.
+
+    Args:
+        chosen: What was chosen.
+        now: What the clock shows.
+    """
+
+    def __init__(self, chosen: StepsPerCall, now: Callable[[], float]):
+        self._chosen = chosen
+        self._now = now
+        self._is_timed = chosen.is_timed and not chosen.makes_one
+        self._length = 1 if chosen.is_timed else chosen.capacity
+        self._last_s: float | None = None
+        self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
+
+    def break_off(self) -> None:
+        """The time to the next call is not that of a step."""
+        self._last_s = None
+
+    def length(self, num_steps: int) -> int:
+        """How many steps the next call is to make.
+
+        Args:
+            num_steps: How many the last one made.
+        """
+        if not self._is_timed:
+            return self._length
+        last_s, self._last_s = self._last_s, self._now()
+        if last_s is not None:
+            self._recent.append((self._last_s - last_s) / num_steps)
+            if len(self._recent) >= 3:  # the first has compiled
+                step_s = statistics.median(self._recent)
+                self._length = max(1, min(self._chosen.capacity, int(AUTO_CALL_S / max(step_s, 1e-9))))
+        return self._length
