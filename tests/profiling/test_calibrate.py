@@ -29,6 +29,28 @@ def test_a_measured_peak_says_what_it_is():
     assert (peak.device_kind, peak.dtype, peak.source) == (device.device_kind, "bfloat16", "calibrated")
     assert peak.memory_bytes_per_s is None
     assert peak.flops_per_s > 0
+    low, high = peak.flops_per_s_range
+    assert low <= peak.flops_per_s <= high
+
+
+class UnevenClock(ManualClock):
+    """A clock by which each reading comes a little later than the one before it did."""
+
+    def __init__(self):
+        super().__init__()
+        self._tick_s = 1.0
+
+    def now(self):
+        self._tick_s += 0.01
+        self.advance(self._tick_s)
+        return super().now()
+
+
+def test_a_peak_is_the_median_of_several_measurements_with_their_range():
+    """On a machine that slows down, neither the first measurement nor the last stands for all."""
+    peak = calibrate_peak(clock=UnevenClock())
+    low, high = peak.flops_per_s_range
+    assert low < peak.flops_per_s < high
 
 
 def test_the_peak_is_operations_by_time():
@@ -38,8 +60,10 @@ def test_the_peak_is_operations_by_time():
 
 def test_larger_sizes_are_tried_while_the_budget_lasts():
     """With a clock by which any product takes a second, the second size is eight times as fast, and the best."""
-    # The first size takes 15 readings, and the next is expected to take 8 times 8 seconds.
-    assert calibrate_peak(clock=TickingClock(1.0), budget_s=85).flops_per_s == 2 * 512**3
+    # Trying a size takes 11 readings, and the next one is expected to take 8 seconds for each of 5 + 90 products: this
+    # is enough for one more size, and not for two.
+    peak = calibrate_peak(clock=TickingClock(1.0), budget_s=775)
+    assert (peak.flops_per_s, peak.flops_per_s_range) == (2 * 512**3, (2 * 512**3, 2 * 512**3))
 
 
 @pytest.mark.parametrize("dtype", ["tf32", "int32", "no_such_type"])

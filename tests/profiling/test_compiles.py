@@ -208,3 +208,51 @@ def test_persistent_cache_is_a_miss_and_then_a_hit(tmp_path):
     command = [sys.executable, "-c", CACHE_SCRIPT, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "['miss', 'hit']"
+
+
+class Book:
+    """Writes down what it hears."""
+
+    def __init__(self):
+        self.heard = []
+
+    def begin_compiling(self):
+        self.heard.append("begin")
+
+    def end_compiling(self):
+        self.heard.append("end")
+
+
+def test_book_hears_of_each_phase_once_with_all_that_is_inside():
+    """Tracing, lowering and compiling of a function that calls another are three phases, and cached calls are none."""
+    book, inner = Book(), jax.jit(lambda x: x + 1)
+    outer = jax.jit(lambda x: inner(x) * 2)
+    with compile_counter().booked_by(book):
+        outer(ones(3))
+        num_heard = len(book.heard)
+        outer(ones(3))
+    jax.jit(lambda x: x - 1)(ones(3))
+    assert book.heard == ["begin", "end"] * (num_heard // 2)
+    assert len(book.heard) == num_heard >= 6
+
+
+def test_book_hears_the_end_of_a_trace_that_fails():
+    """An error in traced code ends the phase."""
+    book = Book()
+    with compile_counter().booked_by(book), pytest.raises(ValueError, match="broken"):
+        jax.jit(raise_broken)(ones(3))
+    assert book.heard == ["begin", "end"]
+
+
+def raise_broken(x):
+    raise ValueError("broken")
+
+
+def test_book_hears_nothing_of_other_threads():
+    """A compile of another thread takes none of this one's time."""
+    book = Book()
+    with compile_counter().booked_by(book):
+        thread = threading.Thread(target=lambda: jax.jit(lambda x: x * 5)(ones(3)))
+        thread.start()
+        thread.join()
+    assert book.heard == []

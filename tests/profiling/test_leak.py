@@ -1,6 +1,5 @@
 """Leaks are named with their slope, and nothing else is taken for one."""
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +19,9 @@ from trackside.profiling.leak import (
 )
 from trackside.profiling.memory import owner_bytes
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 MB = 1_000_000
-
-
-@pytest.fixture(autouse=True)
-def no_garbage() -> None:
-    """Arrays that other tests have left behind go now, and not while this one counts."""
-    gc.collect()
 
 
 def first_growth(

@@ -1,7 +1,9 @@
 """The ledger as text: figures that people can read."""
 
+import pytest
+
 from trackside.profiling.ledger import LedgerTotals
-from trackside.profiling.ledger_text import render_ledger
+from trackside.profiling.ledger_text import idle_interval, render_ledger
 
 
 def test_throughput_is_told_without_exponents() -> None:
@@ -15,6 +17,37 @@ def test_throughput_is_told_without_exponents() -> None:
 def test_notes_come_last() -> None:
     """What else there is to say of the run follows the parts."""
     assert render_ledger(LedgerTotals(2.0, {"dispatch": 2.0}, 1), ["a note"]).splitlines()[-1] == "  a note"
+
+
+def test_time_outside_is_told() -> None:
+    """What passed between the calls of a trainer is said, if it is not negligible, and has no share."""
+    lines = render_ledger(LedgerTotals(2.0, {"dispatch": 2.0}, 1, outside_s=600.0)).splitlines()
+    assert lines[-1] == "  600 s passed between the calls of the trainer; they are not counted"
+    assert "not counted" not in render_ledger(LedgerTotals(2.0, {"dispatch": 2.0}, 1, outside_s=0.01))
+
+
+def test_closing_a_tool_is_told_by_its_name() -> None:
+    """A tool that was waited for at the end is a line of its own."""
+    assert "closing SlowTool" in render_ledger(LedgerTotals(2.0, {"drain/SlowTool": 2.0}, 1))
+
+
+@pytest.mark.parametrize(
+    ("low_s", "high_s", "shown"),
+    [(None, None, "40.0 % of"), (0.39, 0.43, "40.0 % of"), (0.31, 0.52, "40.0 % (31 to 52 %) of")],
+)
+def test_idle_share_has_an_interval_where_it_is_not_sure(low_s: float, high_s: float, shown: str) -> None:
+    """A share that may be off by some points is shown with the limits; one that is sure, or that has none, is not."""
+    totals = LedgerTotals(
+        1.0,
+        {"dispatch": 1.0},
+        1,
+        device_busy_s=0.6,
+        device_idle_s=0.4,
+        device_idle_low_s=low_s,
+        device_idle_high_s=high_s,
+    )
+    assert render_ledger(totals).splitlines()[-1] == f"  the device idled {shown} the time between steps"
+    assert idle_interval(totals, of_busy=True) == (" (48 to 69 %)" if "(" in shown else "")
 
 
 def test_nothing_is_told_of_no_steps() -> None:

@@ -14,11 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from trackside.clock import ManualClock
 from trackside.profiling.memory import LiveArrays, MemorySampler, allocator_statistics, host_memory, owner_bytes
 
-
-@pytest.fixture(autouse=True)
-def no_garbage() -> None:
-    """Arrays that other tests have left behind go now, and not while this one counts."""
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("no_garbage")
 
 
 class Device:

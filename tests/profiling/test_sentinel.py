@@ -126,6 +126,18 @@ def test_a_row_has_cost_step_and_suggestion():
     assert (rows[0]["suggestion"], "drop the remainder" in rows[1]["suggestion"]) == ("", True)
 
 
+def test_named_compiles_wait_for_the_rows_to_be_written():
+    """A function of the library has the name that was given, in a row that is written with others, and no recompile."""
+    rows = Rows()
+    sentinel = RecompileSentinel(rows)
+    double = sentinel.named(make_step(), "first state")
+    for args in (arguments(), arguments(), arguments(x=lambda: zeros(7, 2))):
+        double(*args)
+    assert list(rows) == []
+    sentinel.flush(3)
+    assert [(row["function"], row["num_recompiles"]) for row in rows] == [("first state", 0), ("first state", 0)]
+
+
 def test_rows_are_in_the_event_file(tmp_path):
     """With a run's own writer the rows are in its file."""
     writer = EventWriter(tmp_path / "events.jsonl")

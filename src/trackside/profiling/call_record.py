@@ -1,12 +1,16 @@
 """What is known of one call of the compiled step: for the loop, the ledger, the device's clock and the callbacks."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 
-@dataclass(slots=True)
-class CallRecord:
+Span = tuple[str, float]
+"""A part of the ledger, and until when the host was in it."""
+
+
+class CallRecord(msgspec.Struct, gc=False, eq=False):  # made at every step: a third of what a dataclass takes
     """One call of the compiled step. Times are readings of the loop's clock."""
 
     first_step: int
@@ -34,12 +38,24 @@ class CallRecord:
     """The metrics after the call. Ready when the call has completed."""
     batch: Any
     """The batch, which must stay unchanged until then."""
+    awaited_s: float = math.inf
+    """When it completed, if the loop waited for that."""
+    seen_s: float = math.inf
+    """When it completed, if somebody else saw that."""
+    found_s: float = math.inf
+    """When it was found complete."""
+    began_s: float = math.nan
+    """When the device began with it, or would have if it had nothing else to do, as far as that is known."""
     completed_s: float = math.nan
-    """When the loop learned that the device was done."""
+    """When the device was done with it, as far as that is known; not a number before the loop retires it."""
+    uncertainty_s: float = 0.0
+    """How far from the truth that may be."""
     is_disturbed: bool = False
     """Whether it took longer than it should, by a compilation or a capture."""
     is_logged: bool = False
     """Whether a log row is due after it."""
+    before: Sequence[Span] = ()
+    """What the host did since the call before it, where that is known in more detail than the times above tell."""
 
     @property
     def last_step(self) -> int:

@@ -6,7 +6,7 @@
         <host>.memory.json                      what filled the memory when the capture ended, if it was asked for
 
 A capture is started and ended by the main thread between two steps. Another thread stops the
-tracer, writes and analyses while training continues. A failure there ends that capture and no other.
+tracer, writes and analyzes while training continues. A failure there ends that capture and no other.
 """
 
 import contextlib
@@ -31,10 +31,12 @@ from trackside.errors import CaptureError
 from trackside.files import write_atomically
 from trackside.profiling.calibrate import model_flops_utilisation
 from trackside.profiling.session import Session
-from trackside.trace import TraceError, TraceReport, analyse_trace
+from trackside.trace import TraceError, TraceReport
+from trackside.trace.analyse import read_analysis
 from trackside.trace.flops import count_flops
 from trackside.trace.peak_memory import peak_memory
 from trackside.trace.peaks import Peak
+from trackside.trace.undisturbed_phases import UndisturbedPhases, undisturbed_phases
 
 LOGGER = logging.getLogger(__name__)
 
@@ -55,10 +57,12 @@ class CaptureContext:
     traced_step: Any = None
     """The step as JAX has traced it, from which FLOPs are counted; None leaves them out."""
     peak: Peak | None = None
-    """What one device can do; None leaves utilisation out."""
+    """What one device can do; None leaves utilization out."""
     num_devices: int = 1
     memory: dict[str, Any] | None = None
     """A sample of the memory when the capture ended; None leaves memory out."""
+    has_undisturbed_phases: bool = False
+    """Whether to work out what the phases would take if nothing disturbed them."""
 
 
 NO_CONTEXT = CaptureContext()
@@ -86,11 +90,15 @@ class CaptureResult:
     stop_s: float = 0.0
     """How long it took to stop the tracer, in the background."""
     finish_s: float = 0.0
-    """How long it took to write and analyse the trace after that, in the background."""
+    """How long it took to write and analyze the trace after that, in the background."""
     report: TraceReport | None = None
     """The tables; None if there was an error."""
+    undisturbed_phases: UndisturbedPhases | None = None
+    """What the phases would take if nothing disturbed them, if it was asked for."""
     utilisation: float | None = None
     """The share of the devices' peak that the model's own FLOPs make use of; None where either is not known."""
+    utilisation_range: tuple[float, float] | None = None
+    """The least and the most that this may be, where the peak was measured."""
     memory: dict[str, Any] | None = None
     """What filled the memory when it ended, if it was asked for."""
     warnings: list[str] = field(default_factory=list)
@@ -212,10 +220,13 @@ class Capture:
     def _analyse(self, trace: bytes, context: CaptureContext) -> None:
         result = self.result
         try:
-            report = analyse_trace(trace, program=context.program, marked_only=context.program is not None)
+            analysis = read_analysis(trace, program=context.program, marked_only=context.program is not None)
         except TraceError as error:
             result.error = str(error)
             return
+        report = analysis.report
+        if context.has_undisturbed_phases:
+            result.undisturbed_phases = undisturbed_phases(analysis)
         module = report.modules.get(report.step_program or "")
         result.report = dataclasses.replace(
             report,
@@ -223,7 +234,7 @@ class Capture:
             flops=None if context.traced_step is None else count_flops(context.traced_step),
             peak_memory=None if module is None or context.memory is None else peak_memory(module.proto),
         )
-        result.utilisation = _utilisation(result.report, context)
+        result.utilisation, result.utilisation_range = _utilisation(result.report, context)
         if context.memory is not None:
             self._write_memory(context.memory)
         if report.num_events > MAX_JSON_EVENTS:
@@ -249,10 +260,18 @@ class Capture:
                 os.replace(path, directory / f"{host_name()}.trace.json.gz")
 
 
-def _utilisation(report: TraceReport, context: CaptureContext) -> float | None:
-    if report.flops is None or report.step_time is None or context.peak is None or not report.flops.model_flops:
-        return None
-    return model_flops_utilisation(report.flops.model_flops, report.step_time.mean_s, context.peak, context.num_devices)
+def _utilisation(
+    report: TraceReport, context: CaptureContext
+) -> tuple[float, tuple[float, float] | None] | tuple[None, None]:
+    """The share of the peak, and its range if the peak has one; None where it is not known."""
+    peak = context.peak
+    if report.flops is None or report.step_time is None or peak is None or not report.flops.model_flops:
+        return None, None
+    share = model_flops_utilisation(report.flops.model_flops, report.step_time.mean_s, peak, context.num_devices)
+    if peak.flops_per_s_range is None:
+        return share, None
+    low, high = peak.flops_per_s_range
+    return share, (share * peak.flops_per_s / high, share * peak.flops_per_s / low)
 
 
 _active: Capture | None = None

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import jax
 
@@ -59,6 +59,8 @@ class CompileEvent:
     """When it ended, in seconds since the epoch."""
     num_events: int
     """What the counter read when it ended."""
+    label: str = ""
+    """What to call it instead of the function, where that says more to people."""
     explanation: str = ""
     """What changed since the function's compile before, where a sentinel has found out."""
 
@@ -84,11 +86,25 @@ class _Phase:
     hit_cache: bool = False
 
 
+class CompileBook(Protocol):
+    """Who keeps account of the time of a thread."""
+
+    def begin_compiling(self) -> None:
+        """Something begins to be traced or compiled."""
+        ...
+
+    def end_compiling(self) -> None:
+        """It is over, with everything inside it."""
+        ...
+
+
 class _ThreadPhases(threading.local):
     """What a thread is doing."""
 
     def __init__(self) -> None:
         self.open: list[_Phase] = []
+        self.books: list[CompileBook] = []
+        """Who hears when the thread begins and ends to compile."""
         self.traced: tuple[str, float] | None = None
         """Function and seconds of the last trace, until something is lowered: a trace may lead to nothing."""
         self.lowered: dict[str, tuple[float, float]] = {}
@@ -128,6 +144,20 @@ class CompileCounter:
         with self._lock:
             return list(reversed(list(_newer_than(number, self._events))))
 
+    @contextlib.contextmanager
+    def booked_by(self, book: CompileBook) -> Iterator[None]:
+        """For the length of a block, have a ledger hear when this thread begins and ends to trace or compile.
+
+        Args:
+            book: The ledger of this thread.
+        """
+        books = self._phases.books
+        books.append(book)
+        try:
+            yield
+        finally:
+            books.remove(book)
+
     # The listeners must never raise: an error here would fail the user's own call.
 
     def _on_begin(self, event: str, value: float, **kwargs: Any) -> None:
@@ -152,6 +182,9 @@ class CompileCounter:
 
     def _begin(self, kind: str, function: str) -> None:
         thread = self._phases
+        if not thread.open:
+            for book in thread.books:
+                book.begin_compiling()
         phase = _Phase(kind, function, is_nested=bool(thread.open))
         if kind == _LOWER:
             traced, thread.traced = thread.traced, None
@@ -164,6 +197,9 @@ class CompileCounter:
     def _end(self, kind: str, function: str, duration_s: float) -> None:
         thread = self._phases
         phase = _close_phase(thread.open, kind, function)
+        if not thread.open:
+            for book in thread.books:
+                book.end_compiling()
         own_s = max(duration_s - phase.nested_s, 0.0)
         if thread.open:
             thread.open[-1].nested_s += duration_s

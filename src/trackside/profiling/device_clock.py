@@ -1,156 +1,134 @@
 """When the device computed and when it idled, observed from the outside: without a trace and without waiting.
 
-Each call returns a small report that is ready when the device is done with it. Two things are seen for free: when a
-wait for a report ends, and, before a call, whether the report of the one before is ready already, which means that the
-device has nothing to do. For how long it had nothing to do follows from how long a call takes on the device; that is
-measured now and then by a thread that waits for a report.
+The device begins with a call when it is made, or when the call before it has completed; `call_ends` says when that was.
+In between it idles, for the reason that the host was busy with something else. How far off that may be is counted as
+well: completions are noticed late, and where in a call the device begins is not seen.
 """
 
-import contextlib
-import queue
-import statistics
-import threading
+import math
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
-from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.profiling.call_ends import CallEnds
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.ledger import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER
 
-SAMPLE_EVERY_S = 0.1
-_MAX_SAMPLES = 32
+_PAUSE = "pause"
+MAX_UNKNOWN_SHARE = 0.5
+"""Of what is known, between calls of which nobody knows when they completed; beyond that, nothing is said."""
 
 
 class DeviceClock:
     """Follows the device through the calls of a loop.
 
     Args:
-        starts_when_called: Whether the device may begin before a call has returned, as CPUs do, which are the device.
-        max_inflight: How many calls may be under way.
-        clock: Where times come from.
+        ends: Says when calls complete.
+
+    Attributes:
+        busy_s: How long the device computed.
+        idle_s: How long it idled between calls.
+        idle_low_s: How long it idled at least.
+        idle_high_s: How long it idled at most.
+        idle_by_reason: What the host did while it idled, in seconds by part of the ledger.
     """
 
-    def __init__(self, starts_when_called: bool, max_inflight: int = 2, clock: Clock = SYSTEM_CLOCK):
+    def __init__(self, ends: CallEnds):
         self.busy_s = 0.0
         self.idle_s = 0.0
+        self.idle_low_s = 0.0
+        self.idle_high_s = 0.0
         self.idle_by_reason: dict[str, float] = {}
-        self._starts_when_called = starts_when_called
-        self._num_behind = max_inflight - 1
-        self._now = clock.now
-        self._durations: deque[float] = deque(maxlen=_MAX_SAMPLES)
-        self._sampled_durations: deque[float] = deque(maxlen=_MAX_SAMPLES)
-        self._num_durations = 0
-        self._typical_s: float | None = None
-        self._num_calls = 0
-        self._done_s: float | None = None
-        """When the device will be done with what it was given, as far as is known."""
-        self._blocked_at: tuple[int, float] | None = None
-        self.next_sample_s = 0.0
-        """From then on, the next call that finds the device idle is worth a sample."""
-        self._samples: queue.SimpleQueue[tuple[Any, float] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._ends = ends
+        self._waiting: deque[CallRecord] = deque()
+        """Calls that may not have completed yet."""
+        self._before: dict[int, str] = {}
+        """What came before some of them: what the host did, or a pause."""
+        self._is_paused = False
+        self._last: CallRecord | None = None
+        self._unknown_since_s = math.nan
+        """When the last call returned of which nobody knows when it completed; not a number if that is known."""
+        self._unknown_s = 0.0
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known how long a call takes on the device."""
-        return self._typical_s is not None
+        """Whether it is known how long calls take on the device, and what it does between most of them."""
+        return self._ends.is_known and self._unknown_s <= MAX_UNKNOWN_SHARE * (self.busy_s + self.idle_s)
 
-    def add_calls(self, calls: Iterable[CallRecord], between: str) -> None:
-        """Account for calls. They are given in order; it need not be at once.
+    def add_calls(self, calls: Sequence[CallRecord], between: str) -> None:
+        """Account for calls, as soon as they have completed. They are given in order; it need not be at once.
 
         Args:
             calls: The calls.
             between: What the host did before the first of them.
         """
-        for call in calls:
-            self._add_call(call, between)
-            between = OTHER
-
-    def _add_call(self, call: CallRecord, between: str) -> None:
-        ready_s, was_idle = call.ready_s, call.was_idle
-        self._num_calls += 1
-        if call.was_blocked:
-            self._note_completion(ready_s)
-        typical_s = self._typical_s
-        if typical_s is None:
-            return
-        begins_s = ready_s if self._starts_when_called else call.dispatched_s
-        done_s = self._done_s
-        if done_s is not None:
-            if was_idle and done_s > ready_s:  # it was done earlier than was thought
-                self.busy_s -= done_s - ready_s
-                done_s = ready_s
-            elif not was_idle and done_s < ready_s:
-                done_s = ready_s
-            if begins_s > done_s:
-                phases = (
-                    (between, call.started_s),
-                    (DATA_WAIT, call.batch_s),
-                    (HOST_TO_DEVICE, call.placed_s),
-                    (OTHER, ready_s),
-                    (DISPATCH, begins_s),
-                )
-                self._add_idle(done_s, phases)
-            else:
-                begins_s = done_s
-        self.busy_s += typical_s
-        self._done_s = begins_s + typical_s
+        if calls:
+            if self._is_paused or between != OTHER:
+                self._before[id(calls[0])] = _PAUSE if self._is_paused else between
+            self._is_paused = False
+            self._waiting.extend(calls)
+        self.update()
 
     def pause(self) -> None:
         """The next call does not follow the last one: the time in between is not counted."""
-        self._done_s, self._blocked_at = None, None
+        self._is_paused = True
 
-    def close(self) -> None:
-        """End the thread."""
-        if self._thread is not None:
-            self._samples.put(None)
-            self._thread.join()
-            self._thread = None
+    def update(self) -> None:
+        """Account for the calls that have completed since."""
+        waiting, last, is_known, busy_s = self._waiting, self._last, self._ends.is_known, self.busy_s
+        while waiting:
+            call = waiting[0]
+            completed_s, begin_s = call.completed_s, call.began_s
+            if completed_s != completed_s:  # not a number: under way
+                break
+            before = self._before.pop(id(call), OTHER) if self._before else OTHER
+            if call.is_disturbed or not is_known:  # most of it is no computation, or nothing is known
+                self._unknown_since_s, call = completed_s, None
+            else:
+                if last is None and before != _PAUSE and begin_s > self._unknown_since_s:
+                    self._unknown_s += begin_s - self._unknown_since_s
+                if last is not None and before != _PAUSE:
+                    last_s = last.completed_s
+                    if call.dispatched_s + last.uncertainty_s > last_s:
+                        self._add_gap(last_s, last.uncertainty_s, call, before)
+                    if last_s > begin_s:
+                        begin_s = last_s
+                busy_s += completed_s - begin_s
+                self._unknown_since_s = math.nan
+            last = call
+            waiting.popleft()
+        self._last, self.busy_s = last, busy_s
 
-    def _note_completion(self, ready_s: float) -> None:
-        """A wait has ended with the completion of a call; after the one before it, that gives a duration."""
-        number = self._num_calls
-        if self._blocked_at is not None and self._blocked_at[0] == number - 1:
-            self._add_duration(ready_s - self._blocked_at[1])
-        self._blocked_at = number, ready_s
-        if self._typical_s is not None:
-            self._done_s = ready_s + self._num_behind * self._typical_s  # others are under way behind it
-
-    def _add_idle(self, since_s: float, phases: tuple[tuple[str, float], ...]) -> None:
-        for reason, until_s in phases:
-            if until_s > since_s:
-                self.idle_s += until_s - since_s
-                self.idle_by_reason[reason] = self.idle_by_reason.get(reason, 0.0) + until_s - since_s
-                since_s = until_s
-
-    def sample(self, report: Any, ready_s: float, dispatched_s: float) -> None:
-        """Measure how long a call that was just made takes on a device that had nothing else to do.
+    def _add_gap(self, since_s: float, unsure_s: float, call: CallRecord, between: str) -> None:
+        """What is between a call and the one before: the device may have begun with it anywhere in the call.
 
         Args:
-            report: The report of the call.
-            ready_s: When there was room among the calls in flight.
-            dispatched_s: When the call returned.
+            since_s: When the call before completed.
+            unsure_s: How far from the truth that may be.
+            call: The call.
+            between: What the host did before it.
         """
-        self.next_sample_s = dispatched_s + SAMPLE_EVERY_S
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="device-clock", daemon=True)
-            self._thread.start()
-        self._samples.put((report, ready_s if self._starts_when_called else dispatched_s))
-
-    def _watch(self) -> None:
-        while (item := self._samples.get()) is not None:
-            report, begins_s = item
-            with contextlib.suppress(Exception):  # a call that failed is reported where it was made
-                report.block_until_ready()
-                self._sampled_durations.append(self._now() - begins_s)
-                if not self._durations:
-                    # A thread wakes up late on a busy machine, never early.
-                    ordered = sorted(self._sampled_durations)
-                    self._typical_s = ordered[len(ordered) // 5]
-
-    def _add_duration(self, seconds: float) -> None:
-        self._durations.append(seconds)
-        self._num_durations += 1
-        if self._num_durations < 4 or self._num_durations % 16 == 0:  # a median at every step would be expensive
-            self._typical_s = statistics.median(self._durations)
+        ready_s, began_s = call.ready_s, call.began_s
+        self.idle_high_s += call.dispatched_s + unsure_s - since_s
+        if ready_s - unsure_s > since_s:
+            self.idle_low_s += ready_s - unsure_s - since_s
+        if began_s <= since_s:
+            return
+        self.idle_s += began_s - since_s
+        reasons = self.idle_by_reason
+        for reason, until_s in call.before:
+            if until_s > since_s:
+                reasons[reason] = reasons.get(reason, 0.0) + until_s - since_s
+                since_s = until_s
+        if ready_s > since_s:
+            phases = (
+                (between, call.started_s),
+                (DATA_WAIT, call.batch_s),
+                (HOST_TO_DEVICE, call.placed_s),
+                (OTHER, ready_s),
+            )
+            for reason, until_s in phases:
+                if until_s > since_s:
+                    reasons[reason] = reasons.get(reason, 0.0) + until_s - since_s
+                    since_s = until_s
+        if began_s > since_s:
+            reasons[DISPATCH] = reasons.get(DISPATCH, 0.0) + began_s - since_s

@@ -5,13 +5,15 @@ itself only: a checkpoint that a callback saves counts as checkpointing, not for
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
-from trackside.profiling.call_record import CallRecord
+from trackside.profiling.call_record import CallRecord, Span
 
 DATA_WAIT = "data_wait"
 HOST_TO_DEVICE = "host_to_device"
@@ -21,12 +23,41 @@ COMPILE = "compile"
 LOGGING = "logging"
 VALIDATION = "validation"
 CHECKPOINTING = "checkpointing"
+SETUP = "setup"
+INITIAL_STATE = "initial_state"
+RESTORING = "restoring"
 OTHER = "other"
-PARTS = (DATA_WAIT, HOST_TO_DEVICE, DISPATCH, DEVICE_WAIT, COMPILE, LOGGING, VALIDATION, CHECKPOINTING, OTHER)
+PARTS = (
+    DATA_WAIT,
+    HOST_TO_DEVICE,
+    DISPATCH,
+    DEVICE_WAIT,
+    COMPILE,
+    LOGGING,
+    VALIDATION,
+    CHECKPOINTING,
+    SETUP,
+    INITIAL_STATE,
+    RESTORING,
+    OTHER,
+)
 STEP_PARTS = (HOST_TO_DEVICE, DISPATCH, DEVICE_WAIT)
 """The parts in which a training step is running: what is left of a run's time without everything else."""
+NOTED_STRETCH_S = 0.1
+"""A stretch of a part that is longer is remembered, as what may have stalled the loop."""
 CALLBACK = "callback/"
 """What the parts of callbacks begin with; their names follow."""
+DRAIN = "drain/"
+"""What the parts of logging tools begin with that are waited for at the end; their names follow."""
+SET_UP_PARTS = (SETUP, INITIAL_STATE, RESTORING)
+"""The parts that lead to the first step. Ledgers of earlier versions do not have them."""
+
+_MAX_COMPILES = 1024  # that are remembered until the call that they were part of is accounted for
+
+
+def is_once(part: str) -> bool:
+    """Whether a part comes with a process, and not with its steps: set-up, compiling, closing tools."""
+    return part == COMPILE or part in SET_UP_PARTS or part.startswith(DRAIN)
 
 
 @dataclass(frozen=True)
@@ -35,12 +66,12 @@ class LedgerTotals:
 
     wall_s: float
     parts: dict[str, float]
-    """Seconds by part; callbacks as `callback/<name>`."""
+    """Seconds by part; callbacks as `callback/<name>`, waiting for a tool at the end as `drain/<name>`."""
     num_steps: int = 0
     num_samples: int = 0
     num_tokens: int = 0
     gc_s: float = 0.0
-    """What Python's garbage collection took, inside whichever parts."""
+    """What Python's garbage collection took, inside whichever parts; not in set-up and compiling, which come once."""
     device_busy_s: float | None = None
     device_idle_s: float | None = None
     """How long the device computed and idled between the first and the last step; None where it was not observed."""
@@ -48,6 +79,13 @@ class LedgerTotals:
     """What the host did meanwhile: the part's name."""
     at_peak_s: float | None = None
     """How long the devices would have taken for the model's own FLOPs at their peak; None where that is not known."""
+    outside_s: float = 0.0
+    """The time between the calls that account was kept of, as in a notebook; no part has it, nor has `wall_s`."""
+    device_idle_low_s: float | None = None
+    device_idle_high_s: float | None = None
+    """How long the device idled at least and at most: when it began and ended is not seen exactly."""
+    at_peak_range_s: tuple[float, float] | None = None
+    """The least and the most that this may be, for a peak that was measured; None for one without a spread."""
 
     def since(self, earlier: "LedgerTotals") -> "LedgerTotals":
         """What has come since an earlier moment."""
@@ -62,6 +100,10 @@ class LedgerTotals:
             _minus(self.device_idle_s, earlier.device_idle_s),
             _less(self.idle_by_reason, earlier.idle_by_reason),
             _minus(self.at_peak_s, earlier.at_peak_s),
+            self.outside_s - earlier.outside_s,
+            _minus(self.device_idle_low_s, earlier.device_idle_low_s),
+            _minus(self.device_idle_high_s, earlier.device_idle_high_s),
+            _minus_range(self.at_peak_range_s, earlier.at_peak_range_s),
         )
 
     def share(self, part: str) -> float:
@@ -72,6 +114,16 @@ class LedgerTotals:
     def in_steps_s(self) -> float:
         """The time in which training steps were under way."""
         return sum(self.parts.get(part, 0.0) for part in STEP_PARTS)
+
+    @property
+    def once_s(self) -> float:
+        """The time of what comes with a process and not with its steps: set-up, compiling, closing tools."""
+        return sum(seconds for part, seconds in self.parts.items() if is_once(part))
+
+    @property
+    def has_set_up(self) -> bool:
+        """Whether set-up is in it, and compiling whatever it was for. Earlier versions began with the first epoch."""
+        return SETUP in self.parts
 
     @property
     def steps_per_second(self) -> float:
@@ -93,12 +145,26 @@ class LedgerTotals:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation: the model's FLOP/s as a share of the devices' peak, in steps and waiting for data.
+        """Model FLOPs utilization: the model's FLOP/s as a share of the devices' peak, in steps and waiting for data.
 
         None if the peak is not known.
         """
-        in_use_s = self.in_steps_s + self.parts.get(DATA_WAIT, 0.0)
+        in_use_s = self._in_use_s
         return None if self.at_peak_s is None or in_use_s <= 0 else self.at_peak_s / in_use_s
+
+    @property
+    def mfu_range(self) -> tuple[float, float] | None:
+        """The least and the most that `mfu` may be, where the peak was measured; None for a peak without a spread."""
+        in_use_s = self._in_use_s
+        if self.mfu is None or self.at_peak_range_s is None:
+            return None
+        least_s, most_s = self.at_peak_range_s
+        return least_s / in_use_s, most_s / in_use_s
+
+    @property
+    def _in_use_s(self) -> float:
+        """The time in steps and waiting for data: what the peak is compared with."""
+        return self.in_steps_s + self.parts.get(DATA_WAIT, 0.0)
 
     @property
     def idle_share(self) -> float | None:
@@ -107,6 +173,14 @@ class LedgerTotals:
             return None
         observed_s = self.device_busy_s + self.device_idle_s
         return self.device_idle_s / observed_s if observed_s > 0 else None
+
+    @property
+    def idle_share_interval(self) -> tuple[float, float] | None:
+        """Between which shares the idle share is; None where that is not known."""
+        if self.idle_share is None or self.device_idle_low_s is None or self.device_idle_high_s is None:
+            return None
+        observed_s = (self.device_busy_s or 0.0) + (self.device_idle_s or 0.0)
+        return max(self.device_idle_low_s / observed_s, 0.0), min(self.device_idle_high_s / observed_s, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -121,6 +195,10 @@ class LedgerTotals:
             "device_idle_s": self.device_idle_s,
             "idle_by_reason": dict(self.idle_by_reason),
             "at_peak_s": self.at_peak_s,
+            "outside_s": self.outside_s,
+            "device_idle_low_s": self.device_idle_low_s,
+            "device_idle_high_s": self.device_idle_high_s,
+            "at_peak_range_s": self.at_peak_range_s,
         }
 
     @classmethod
@@ -135,6 +213,11 @@ def _less(now: dict[str, float], earlier: dict[str, float]) -> dict[str, float]:
 
 def _minus(now: float | None, earlier: float | None) -> float | None:
     return None if now is None else now - (earlier or 0.0)
+
+
+def _minus_range(now: tuple[float, float] | None, earlier: tuple[float, float] | None) -> tuple[float, float] | None:
+    least_s, most_s = earlier or (0.0, 0.0)
+    return None if now is None else (now[0] - least_s, now[1] - most_s)
 
 
 class Ledger:
@@ -167,36 +250,60 @@ class Ledger:
         self._now = clock.now
         self._part = OTHER
         self._since_s: float | None = None
-        self._gc = _GarbageWatch(clock)
+        self._stopped_s: float | None = None
+        self._thread_id = 0  # whose time it is
+        self._compiling: tuple[str, float] | None = None  # the part that a compile interrupts, and when it began
+        self._gc = _GarbageWatch(clock, lambda: not is_once(self._part))
         self._take_calls: Callable[[list[CallRecord]], None] = self.add_calls
         self.calls: list[CallRecord] = []
         self.reset()
 
-    def reset(self) -> None:
-        """Begin again with nothing spent."""
+    def reset(self, since: LedgerTotals | None = None) -> None:
+        """Begin again, also if it is running.
+
+        Args:
+            since: What was accounted for elsewhere. What was spent after it is kept; by default nothing is.
+        """
+        kept = None if since is None else self.totals().since(since)
         self._seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        self._compiles: deque[tuple[float, float]] = deque(maxlen=_MAX_COMPILES)
         self._longest, self._longest_s = OTHER, 0.0
+        self._outside_s = 0.0
+        if kept is not None:
+            self._seconds.update(kept.parts)
+            self._outside_s = kept.outside_s
+        self._since_s = None if self._since_s is None else self._now()
         self._gc.seconds = 0.0
         self.calls.clear()
         self.num_steps = self.num_samples = self.num_tokens = 0
+        self._stretches: dict[str, float] = {}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether account is kept now."""
+        return self._since_s is not None
 
     def start(self, take_calls: Callable[[list[CallRecord]], None] | None = None) -> None:
-        """Begin to keep account.
+        """Begin to keep account, or continue. The time since it was stopped was spent outside.
 
         Args:
             take_calls: Accounts for calls by `add_calls`, and does what else has to be done with them; by default
                 they are accounted for and that is all.
         """
         if self._since_s is None:
-            self._since_s, self._part = self._now(), OTHER
-            self._take_calls = self.add_calls if take_calls is None else take_calls
+            self._since_s, self._part, self._thread_id = self._now(), OTHER, threading.get_ident()
+            if self._stopped_s is not None:
+                self._outside_s += self._since_s - self._stopped_s
+            self._take_calls = self.add_calls
             self._gc.start()
+        if take_calls is not None:
+            self._take_calls = take_calls
 
     def stop(self) -> None:
         """Stop. `start` continues."""
         if self._since_s is not None:
             self.switch(OTHER)
-            self._since_s = None
+            self._stopped_s, self._since_s = self._since_s, None
             self._gc.stop()
 
     def account(self) -> None:
@@ -230,38 +337,105 @@ class Ledger:
             self._part = part
             if elapsed_s > self._longest_s and before not in (OTHER, DEVICE_WAIT):
                 self._longest, self._longest_s = before, elapsed_s
+            if elapsed_s > NOTED_STRETCH_S:
+                self._stretches[before] = max(self._stretches.get(before, 0.0), elapsed_s)
         return before
 
     @contextmanager
     def spend(self, part: str) -> Iterator[None]:
-        """The time of a block counts for a part."""
+        """The time of a block counts for a part, unless it is another thread's."""
+        if threading.get_ident() != self._thread_id:
+            yield
+            return
         before = self.switch(part)
         try:
             yield
         finally:
             self.switch(before)
 
-    def add_calls(self, calls: Iterable[CallRecord]) -> None:
+    def begin_compiling(self) -> None:
+        """From now on, something is traced or compiled, whatever for."""
+        before = self.switch(COMPILE)
+        self._compiling = None if self._since_s is None else (before, self._since_s)
+
+    def end_compiling(self) -> None:
+        """From now on, time counts again for the part that was interrupted."""
+        if self._compiling is None or self._since_s is None:
+            return
+        (before, began_s), self._compiling = self._compiling, None
+        self.switch(before)
+        self._compiles.append((began_s, self._since_s))
+
+    def add_calls(self, calls: Sequence[CallRecord]) -> None:
         """Account for calls of the training step, from the times that the loop has taken anyway."""
         since_s = self._since_s
         if since_s is None:
             return
         other_s = data_wait_s = host_to_device_s = device_wait_s = dispatch_s = 0.0
+        num_steps = num_samples = 0
         for call in calls:
-            other_s += call.started_s - since_s
-            data_wait_s += call.batch_s - call.started_s
-            host_to_device_s += call.placed_s - call.batch_s
-            device_wait_s += call.ready_s - call.placed_s
-            dispatch_s += call.dispatched_s - call.ready_s
-            since_s = call.dispatched_s
-            self.num_steps += call.num_steps
-            self.num_samples += call.num_samples
+            if call.before:
+                since_s = self._add_spans(call.before, since_s)
+            started_s, ready_s, dispatched_s = call.started_s, call.ready_s, call.dispatched_s
+            other_s += started_s - since_s
+            if started_s != ready_s:  # a loop that is not ours has these in what came before
+                data_wait_s += call.batch_s - started_s
+                host_to_device_s += call.placed_s - call.batch_s
+                device_wait_s += ready_s - call.placed_s
+            dispatch_s += dispatched_s - ready_s
+            since_s = dispatched_s
+            num_steps += call.num_steps
+            num_samples += call.num_samples
+        self.num_steps += num_steps
+        self.num_samples += num_samples
         seconds, self._since_s = self._seconds, since_s
         seconds[OTHER] += other_s
         seconds[DATA_WAIT] += data_wait_s
         seconds[HOST_TO_DEVICE] += host_to_device_s
         seconds[DEVICE_WAIT] += device_wait_s
         seconds[DISPATCH] += dispatch_s
+        if self._compiles:
+            self._leave_out_compiles(calls)
+
+    def add_spans(self, spans: Sequence[Span]) -> None:
+        """Account for what the host did without a call, from the time up to which everything is accounted for.
+
+        Args:
+            spans: The parts it was in, one after the other, each with the time of its end.
+        """
+        if self._since_s is not None:
+            self._since_s = self._add_spans(spans, self._since_s)
+
+    def _add_spans(self, spans: Sequence[Span], since_s: float) -> float:
+        seconds, long_s = self._seconds, NOTED_STRETCH_S
+        for part, until_s in spans:
+            elapsed_s = until_s - since_s
+            try:
+                seconds[part] += elapsed_s
+            except KeyError:  # one that the user named, for the first time
+                seconds[part] = elapsed_s
+            if elapsed_s > long_s and part != DATA_WAIT:
+                self._stretches[part] = max(self._stretches.get(part, 0.0), elapsed_s)
+            since_s = until_s
+        return since_s
+
+    def _leave_out_compiles(self, calls: Sequence[CallRecord]) -> None:
+        """Take compiles out of the calls that they were part of.
+
+        When a compile began and ended, nothing was known of the call around it yet. So the time before the compile was
+        counted for the part in force, and once more, with the compile, for the parts of the call.
+        """
+        for call in calls:
+            for began_s, ended_s in self._compiles:
+                if call.started_s <= began_s and ended_s <= call.dispatched_s:
+                    self.move(_part_at(call, ended_s), OTHER, ended_s - began_s)
+        accounted_s = calls[-1].dispatched_s if calls else 0.0
+        while self._compiles and calls and self._compiles[0][0] < accounted_s:
+            self._compiles.popleft()
+
+    def longest_stretches(self) -> dict[str, float]:
+        """The longest time that it was in a part without interruption, by part, where it was long."""
+        return dict(self._stretches)
 
     def take_longest(self) -> str:
         """The part with the longest uninterrupted stretch since the last call of this, apart from steps."""
@@ -282,16 +456,33 @@ class Ledger:
         self.switch(self._part)
         parts = dict(self._seconds)
         return LedgerTotals(
-            sum(parts.values()), parts, self.num_steps, self.num_samples, self.num_tokens, self._gc.seconds
+            sum(parts.values()),
+            parts,
+            self.num_steps,
+            self.num_samples,
+            self.num_tokens,
+            self._gc.seconds,
+            outside_s=self._outside_s,
         )
 
 
-class _GarbageWatch:
-    """How long Python's garbage collection has taken, in any thread."""
+def _part_at(call: CallRecord, end_s: float) -> str:
+    """The part of a call in which something ended."""
+    ends = (
+        (DATA_WAIT, call.batch_s),
+        (HOST_TO_DEVICE, call.placed_s),
+        (DEVICE_WAIT, call.ready_s),
+    )
+    return next((part for part, part_end_s in ends if end_s <= part_end_s), DISPATCH)
 
-    def __init__(self, clock: Clock):
+
+class _GarbageWatch:
+    """How long Python's garbage collection has taken, in any thread, at times that count."""
+
+    def __init__(self, clock: Clock, counts_now: Callable[[], bool]):
         self.seconds = 0.0
         self._now = clock.now
+        self._counts_now = counts_now
         self._started_s = 0.0
 
     def start(self) -> None:
@@ -303,5 +494,5 @@ class _GarbageWatch:
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             self._started_s = self._now()
-        else:
+        elif self._counts_now():
             self.seconds += self._now() - self._started_s

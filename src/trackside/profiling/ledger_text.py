@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
-from trackside.profiling.ledger import CALLBACK, LedgerTotals
-from trackside.text import three_digits
+from trackside.profiling.ledger import CALLBACK, DRAIN, LedgerTotals
+from trackside.text import seconds, share_bar, three_digits
 
 _BAR_WIDTH = 24
 _MIN_SHARE = 0.0005
+_MIN_OUTSIDE = 0.02
+_SURE_WITHIN = 0.05
+"""The device's idle share is shown without an interval if that is not wider."""
 
 # Parts as people call them.
 _NAMES = {
@@ -18,13 +21,41 @@ _NAMES = {
     "logging": "logging",
     "validation": "validation and test",
     "checkpointing": "checkpoints",
+    "setup": "setting up",
+    "initial_state": "initial state",
+    "restoring": "restoring",
     "other": "other",
 }
 
 
 def part_name(part: str) -> str:
     """A part as people call it."""
+    if part.startswith(DRAIN):
+        return f"closing {part.removeprefix(DRAIN)}"
     return part.removeprefix(CALLBACK) if part.startswith(CALLBACK) else _NAMES.get(part, part)
+
+
+def outside_sentence(totals: LedgerTotals) -> str:
+    """What passed between the calls, outside of the ledger; empty if that is too little to speak of."""
+    if totals.outside_s < _MIN_OUTSIDE * totals.wall_s:
+        return ""
+    return f"{seconds(totals.outside_s)} passed between the calls of the trainer; they are not counted"
+
+
+def idle_interval(totals: LedgerTotals, of_busy: bool = False) -> str:
+    """Between which shares the device's idle share is, in parentheses; empty where it is known well enough.
+
+    Args:
+        totals: What the ledger shows.
+        of_busy: Say it of the busy share instead.
+    """
+    if totals.idle_share_interval is None:
+        return ""
+    low, high = totals.idle_share_interval
+    if high - low <= _SURE_WITHIN:
+        return ""
+    low, high = (1 - high, 1 - low) if of_busy else (low, high)
+    return f" ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
 def render_ledger(totals: LedgerTotals, notes: Sequence[str] = ()) -> str:
@@ -37,13 +68,15 @@ def render_ledger(totals: LedgerTotals, notes: Sequence[str] = ()) -> str:
     if totals.num_steps == 0 or totals.wall_s <= 0:
         return ""
     lines = [_headline(totals)]
-    for part, seconds in sorted(totals.parts.items(), key=lambda item: -item[1]):
+    for part, part_s in sorted(totals.parts.items(), key=lambda item: -item[1]):
         share = totals.share(part)
         if share >= _MIN_SHARE:
-            bar = "█" * max(1, round(share * _BAR_WIDTH))
-            lines.append(f"  {part_name(part):<24} {seconds:9.2f} s {100 * share:6.1f} %  {bar}")
+            figures = f"{part_s:9.2f} s {100 * share:6.1f} %"
+            lines.append(f"  {part_name(part):<24} {figures}  {share_bar(share, _BAR_WIDTH)}")
     if totals.idle_share is not None:
         lines.append(_device_line(totals))
+    if outside := outside_sentence(totals):
+        lines.append(f"  {outside}")
     return "\n".join([*lines, *(f"  {note}" for note in notes)])
 
 
@@ -60,5 +93,6 @@ def _device_line(totals: LedgerTotals) -> str:
     idle = totals.idle_share or 0.0
     observed_s = totals.device_busy_s + totals.device_idle_s
     reasons = sorted(totals.idle_by_reason.items(), key=lambda item: -item[1])[:3]
-    why = ", ".join(f"{part_name(part)} {100 * seconds / observed_s:.1f} %" for part, seconds in reasons)
-    return f"  the device idled {100 * idle:.1f} % of the time between steps" + (f": {why}" if why else "")
+    why = ", ".join(f"{part_name(part)} {100 * part_s / observed_s:.1f} %" for part, part_s in reasons)
+    shown = f"{100 * idle:.1f} %{idle_interval(totals)}"
+    return f"  the device idled {shown} of the time between steps" + (f": {why}" if why else "")

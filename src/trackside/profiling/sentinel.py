@@ -27,6 +27,7 @@ from trackside.profiling.signature import (
     suggest,
     summarize,
 )
+from trackside.text import seconds
 
 LOGGER = logging.getLogger(__name__)
 
@@ -125,8 +126,33 @@ class RecompileSentinel:
                 is_new = account(shown_name, function, args, kwargs, num_events, is_new)
             return result
 
-        _carry_over_methods(function, watched)
+        carry_over_methods(function, watched)
         return watched
+
+    def named(self, function: Callable, name: str) -> Callable:
+        """The function, with its compiles under another name. They are not explained.
+
+        Args:
+            function: A jitted function that is called now and then.
+            name: What rows and log lines call it.
+        """
+        compiled_name = jitted_name(function)
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            number = self._counter.num_compiles
+            result = function(*args, **kwargs)
+            own = [
+                event
+                for event in self._counter.events_after(number)
+                if event.function == compiled_name and event.thread_id == threading.get_ident()
+            ]
+            for event in own:
+                event.label = name
+            if own:
+                LOGGER.info("%s compiled %s", name, _cost(own))
+            return result
+
+        return called
 
     def remember(
         self,
@@ -269,7 +295,7 @@ class RecompileSentinel:
 
     def _write_plain(self, events: list[CompileEvent], step: int | None) -> None:
         for event in events:
-            self._write(event, event.function, step, [], "", 0)
+            self._write(event, event.label or event.function, step, [], "", 0)
 
     def _write(
         self,
@@ -311,7 +337,7 @@ def _signature_or_none(
         return None
 
 
-def _carry_over_methods(function: Callable, wrapper: Callable) -> None:
+def carry_over_methods(function: Callable, wrapper: Callable) -> None:
     """Make the methods of a jitted function reachable from a function around it."""
     if hasattr(function, "lower"):
         for name in dir(function):
@@ -336,6 +362,6 @@ def _cost(events: list[CompileEvent]) -> str:
     )
     caches = "/".join(sorted({event.cache for event in events}))
     return (
-        f"in {trace_s + lower_s + compile_s:.3g} s "
-        f"(trace {trace_s:.3g}, lower {lower_s:.3g}, compile {compile_s:.3g}, cache {caches})"
+        f"in {seconds(trace_s + lower_s + compile_s)} "
+        f"(trace {seconds(trace_s)}, lower {seconds(lower_s)}, compile {seconds(compile_s)}, cache {caches})"
     )

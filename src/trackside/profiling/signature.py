@@ -92,7 +92,7 @@ def signature_of(
     may_be_static = static is None
     leaves: dict[str, LeafSignature] = {}
     arguments: dict[str, tuple[Any, bool]] = {}
-    for index, (name, value) in enumerate(_named_arguments(args, kwargs or {}, function)):
+    for index, (name, value) in enumerate(named_arguments(args, kwargs or {}, function)):
         is_keyword = index >= len(args)
         if static is not None and (name in static.names or (not is_keyword and index in static.numbers)):
             leaves[name] = _describe_value(value)
@@ -180,9 +180,10 @@ def jitted_name(function: Callable | None) -> str | None:
     return getattr(wrapped, "__name__", "<unnamed function>")
 
 
-def _named_arguments(
+def named_arguments(
     args: Sequence[Any], kwargs: Mapping[str, Any], function: Callable | None
 ) -> Iterator[tuple[str, Any]]:
+    """The arguments of a call by the names that the function has for them."""
     names, rest = _parameter_names(function)
     for index, value in enumerate(args):
         yield (names[index] if index < len(names) else f"{rest}[{index - len(names)}]"), value

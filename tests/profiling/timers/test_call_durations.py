@@ -1,5 +1,7 @@
 """What calls took, worked out from the completions that were seen."""
 
+import random
+
 import pytest
 
 from trackside.profiling.timers.call_durations import Call, CallDurations, CallSeries
@@ -152,3 +154,49 @@ def test_arrays_are_let_go(durations):
     call.arrays = [object()]
     durations.add_lost(call, 1.0)
     assert call.arrays == ()
+
+
+def _account_for_random_calls(seed):
+    """Give random calls to `CallDurations` in random groups, some while others are running.
+
+    Returns:
+        How many calls there were, what they were said to take, and how much time passed.
+    """
+    chance = random.Random(seed)
+    durations, records = CallDurations(), Records(CallSeries())
+    waiting, completed_s, num_calls, now_s, looked_s = [], [0.0], chance.randint(1, 60), 0.0, 0.0
+    for _ in range(num_calls):
+        start_s = now_s + chance.choice([0.0, 0.0, 3 * chance.random()])
+        now_s = start_s + 0.5 * chance.random()
+        waiting.append(records.call(start_s, now_s, is_after_pause=completed_s[-1] <= start_s))
+        completed_s.append(max(completed_s[-1], start_s) + 2 * chance.random())
+        if chance.random() < 0.5:
+            size = chance.randint(1, len(waiting))
+            group, waiting = waiting[:size], waiting[size:]
+            is_late = chance.choice([0.0, 4 * chance.random()])
+            looked_s = max(looked_s, now_s, completed_s[-1 - len(waiting)]) + is_late
+            _look(durations, group, looked_s, chance)
+    looked_s = max(looked_s, completed_s[-1])
+    durations.add_seen([*waiting, records.call(looked_s, looked_s)], looked_s)
+    return num_calls + 1, records.taken, looked_s
+
+
+def _look(durations, calls, now_s, chance):
+    how = chance.choice(["seen", "complete", "lost"])
+    if how == "seen":
+        durations.add_seen(calls, now_s, chance.random() < 0.5)
+    elif how == "complete":
+        durations.add_complete(calls, now_s)
+    else:
+        for call in calls:
+            durations.add_lost(call, now_s)
+    if chance.random() < 0.2 and durations.has_complete:
+        durations.close(now_s)
+
+
+def test_calls_never_take_longer_than_the_time_that_passed():
+    """However they were seen: together, late, not at all; and each counts once."""
+    for seed in range(1000):
+        num_calls, taken, passed_s = _account_for_random_calls(seed)
+        assert len(taken) == num_calls, seed
+        assert sum(taken) <= passed_s * (1 + 1e-9), seed

@@ -54,7 +54,7 @@ def setting():
 
 def counts():
     profiler = get_profiler()
-    assert profiler.wait(60)
+    assert profiler.wait(300)
     return {name: entry["count"] for name, entry in profiler.get_summary().items()}
 
 

@@ -17,7 +17,7 @@ from trackside.profiling import (
 )
 from trackside.profiling.timers.call_durations import Call
 from trackside.profiling.timers.durations import DurationSketch
-from trackside.profiling.timers.sampled_shares import MIN_SAMPLES
+from trackside.profiling.timers.sampled_shares import MIN_SAMPLES, ShareSample
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -82,7 +82,7 @@ def test_a_summary_does_not_wait_for_ever(profiler, monkeypatch):
         is_there = threading.Event()
 
         def block_until_ready(self):
-            self.is_there.wait(60)
+            self.is_there.wait(300)
 
         def is_ready(self):
             return self.is_there.is_set()
@@ -135,7 +135,7 @@ def test_what_has_to_be_sampled_is_shown_as_such(profiler, capsys):
     assert (profiler.get_summary(), profiler.not_sampled_yet()) == ({}, ["loss_fn_computation"])
     steps.add(2.0)
     for _ in range(MIN_SAMPLES):
-        share.add(3.0, 4.0)
+        share.add(ShareSample(0.75, 0.75, 1.0))
     assert profiler.get_summary()["loss_fn_computation"]["avg_time"] == 1.5
     assert profiler.not_sampled_yet() == []
 

@@ -11,7 +11,7 @@ from trackside.clock import ManualClock
 from trackside.profiling import TrainingProfiler, profile_jax_loss_fn, profile_make_step
 from trackside.profiling.capture import start_capture
 from trackside.profiling.timers.durations import DurationSketch
-from trackside.profiling.timers.sampled_shares import MIN_SAMPLES
+from trackside.profiling.timers.sampled_shares import MIN_SAMPLES, ShareSample
 from trackside.profiling.timers.step_sampler import (
     BUDGET,
     MAX_FAILURES,
@@ -24,6 +24,7 @@ from trackside.profiling.timers.step_sampler import (
     split_step,
 )
 from trackside.trace import analyse_trace
+from trackside.trace.undisturbed_phases import UndisturbedPhases
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 
@@ -75,7 +76,7 @@ def sampled(tmp_path_factory):
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         train_until(is_sampled(profiler), profile_make_step(my_step, profiler=profiler))
-        assert profiler.wait(60)
+        assert profiler.wait(300)
     finally:
         tempfile.tempdir = before
     return SimpleNamespace(profiler=profiler, left=list(Path(folder).iterdir()))
@@ -175,7 +176,7 @@ def test_a_profile_by_jax_ends_a_sample(tmp_path):
     with jax.profiler.trace(str(tmp_path)):
         jax.block_until_ready(my_step(*arguments()))
     assert "jit_my_step" in {row.name for row in analyse_trace(tmp_path).programs}
-    assert profiler.wait(60)
+    assert profiler.wait(300)
     assert profiler.sampled.awaited() == ["loss_fn_computation", "model_update"]
 
 
@@ -183,7 +184,7 @@ def test_a_capture_ends_a_sample(tmp_path):
     """One that was asked for is more than one that is taken in the background."""
     profiler, _ = sampling_profiler()
     start_capture(tmp_path, "mine", 1).cancel()
-    assert profiler.wait(60)
+    assert profiler.wait(300)
     assert profiler.sampled.awaited() == ["loss_fn_computation", "model_update"]
 
 
@@ -196,35 +197,44 @@ def test_no_sample_is_taken_during_a_profile(tmp_path, by_jax):
     if by_jax:
         with jax.profiler.trace(str(tmp_path)):
             train_until(lambda: next(num_steps, None) is None, step)
-            assert profiler.wait(60)
+            assert profiler.wait(300)
     else:
         capture = start_capture(tmp_path, "mine", 1)
         train_until(lambda: next(num_steps, None) is None, step)
-        assert profiler.wait(60)
+        assert profiler.wait(300)
         capture.stop(1)
         assert capture.wait().error == ""
     assert profiler.not_sampled_yet() == ["loss_fn_computation", "model_update"]
 
 
-def report(**phases):
-    return SimpleNamespace(phases=phases)
+def phases(**seconds):
+    """Both ways of leaving out disturbances, which agree."""
+    return UndisturbedPhases(seconds, seconds, 1.4)
 
 
 def test_all_under_a_gradient_is_the_loss():
     """Forward, backward and what is computed again; the rest is the update where it has no scope."""
-    assert split_step(report(forward=1.0, backward=2.0, recompute=0.5, other=0.5)) == (3.5, 0.5, 4.0)
+    loss, update = split_step(phases(forward=1.0, backward=2.0, recompute=0.5, other=0.5))
+    assert (loss, update) == (ShareSample(0.875, 0.875, 1.4), ShareSample(0.125, 0.125, 1.4))
 
 
 def test_an_update_with_a_scope_is_what_is_under_it():
     """What is neither loss nor update belongs to neither."""
-    assert split_step(report(forward=1.0, backward=2.0, optimizer=0.5, other=0.5)) == (3.0, 0.5, 4.0)
+    loss, update = split_step(phases(forward=1.0, backward=2.0, optimizer=0.5, other=0.5))
+    assert (loss, update) == (ShareSample(0.75, 0.75, 1.4), ShareSample(0.125, 0.125, 1.4))
+
+
+def test_both_ways_are_kept():
+    """The sample has the share by each of them; an update that the fastest steps do not have is none of those."""
+    loss, update = split_step(UndisturbedPhases({"forward": 1.0, "optimizer": 3.0}, {"forward": 2.0}, 1.0))
+    assert (loss, update) == (ShareSample(0.25, 1.0, 1.0), ShareSample(0.75, 0.0, 1.0))
 
 
 def test_a_step_without_a_gradient_is_given_up(caplog):
     """After a few samples a warning says why there is no share, and no more are taken."""
     _, sampler = make_sampler()
     for _ in range(MAX_FAILURES):
-        sampler._take_in(SimpleNamespace(report=report(other=1.0), error=""))
+        sampler._take_in(SimpleNamespace(report=object(), undisturbed_phases=phases(other=1.0), error=""))
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "under a gradient" in caplog.text
     for _ in range(3 * NUM_WARM_UP_CALLS):

@@ -42,7 +42,7 @@ def train(step, loss_fn, num_steps=5):
 
 
 def counts(profiler):
-    assert profiler.wait(30)
+    assert profiler.wait(300)
     return {name: entry["count"] for name, entry in profiler.get_summary().items()}
 
 
@@ -99,7 +99,7 @@ def test_after_a_reset_a_step_is_awaited_when_it_is_next_called(profiler, capsys
     """What is profiled then and has no such step, as in PyTorch, is not shown with what a step before left open."""
     step = profile_make_step(jax.jit(my_make_step, static_argnums=2), profiler=profiler)
     train(step, my_loss, num_steps=2)
-    assert profiler.wait(30)
+    assert profiler.wait(300)
     profiler.reset()
     with profiler.time("forward"):
         pass
@@ -267,7 +267,7 @@ def test_a_profiler_that_is_dropped_is_gone(profiler):
     step = profile_make_step(jax.jit(lambda x: (x * 0.999, x.sum())), profiler=own)
     step(jnp.ones(1000))
     reference = weakref.ref(own)
-    assert own.wait(60)
+    assert own.wait(300)
     del own, step
     gc.collect()
     assert reference() is None
@@ -278,7 +278,7 @@ def test_a_large_output_is_not_kept(profiler):
     step = profile_make_step(jax.jit(lambda x: x * 2.0), profiler=profiler)
     output = step(jnp.ones(1 << 20))
     reference = weakref.ref(output)
-    assert profiler.wait(60)
+    assert profiler.wait(300)
     del output
     gc.collect()
     assert reference() is None
@@ -296,13 +296,13 @@ def test_many_short_steps_are_all_counted_and_none_twice(profiler):
     """Even if only some are watched: counted twice, they would take twice the time that has passed."""
     step = profile_make_step(jax.jit(lambda x: (x * 0.999, x.sum())), profiler=profiler)
     x, _ = step(jnp.ones(1000))
-    profiler.wait(60)
+    profiler.wait(300)
     profiler.reset()
     for _ in range(1000):
         x, _ = step(x)
     found = profiler.get_summary()["make_step_total"]
     assert found["count"] == 1000
-    assert 0 < found["wall_share"] < 2  # those that were not watched are estimated, too high on a busy machine
+    assert 0 < found["wall_share"] <= 1
 
 
 def test_a_summary_counts_every_call_so_far(profiler):

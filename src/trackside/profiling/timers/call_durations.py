@@ -160,12 +160,14 @@ class CallDurations:
             return
         begins_s = [self._begin_of(run[0]) for run in runs]
         ends_s = [*(run[0].start_s for run in runs[1:]), until_s]
-        longest_s = sum(max(end_s - begin_s, 0.0) for begin_s, end_s in zip(begins_s, ends_s, strict=True))
+        rooms_s = [max(end_s - begin_s, 0.0) for begin_s, end_s in zip(begins_s, ends_s, strict=True)]
         shortest_s = sum(max(run[-1].returned_s - begin_s, 0.0) for begin_s, run in zip(begins_s, runs, strict=True))
         num_calls = sum(len(run) for run in runs)
         series = runs[0][0].series
-        total_s = longest_s if series is None or series.mean_s is None else series.mean_s * num_calls
-        self._record(runs, begins_s, min(max(total_s, shortest_s), longest_s))
+        total_s = sum(rooms_s) if series is None or series.mean_s is None else series.mean_s * num_calls
+        total_s = min(max(total_s, shortest_s), sum(rooms_s))
+        # What the earlier stretches have no room for was done in the last, so the next call began after that.
+        self._record(runs, begins_s, total_s, last_s=total_s - sum(rooms_s[:-1]))
 
     def _begin_of(self, call: Call) -> float:
         """When a device can have begun with a call: not before the last call that had returned by then was complete."""
@@ -174,12 +176,17 @@ class CallDurations:
                 return max(call.start_s, completed_s)
         return call.start_s
 
-    def _record(self, runs: Sequence[list[Call]], begins_s: Sequence[float], total_s: float) -> None:
-        """Record calls that took `total_s` together."""
+    def _record(
+        self, runs: Sequence[list[Call]], begins_s: Sequence[float], total_s: float, last_s: float = 0.0
+    ) -> None:
+        """Record calls that took `total_s` together, of which the last stretch took at least `last_s`."""
         calls = [call for run in runs for call in run]
         seconds = total_s / len(calls)
         for run, begin_s in zip(runs, begins_s, strict=True):
-            self._completed.append((run[-1].returned_s, begin_s + seconds * len(run)))
+            spent_s = seconds * len(run)
+            self._completed.append(
+                (run[-1].returned_s, begin_s + (max(spent_s, last_s) if run is runs[-1] else spent_s))
+            )
         counted = [call.record for call in calls if call.returned_s > self.forgotten_s]
         for record, group in itertools.groupby(counted):
             record(seconds, len(list(group)))

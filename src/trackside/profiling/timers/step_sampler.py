@@ -1,13 +1,14 @@
 """How much of a jitted step is its loss with the gradient, and how much the update: sampled from short captures.
 
 Operations that were traced under a gradient (`jvp`, `transpose`) are the loss and its gradient, so the user's functions
-need neither a wrapper nor a scope. A sample is a capture of a few steps. A thread starts, ends and analyses it while
+need neither a wrapper nor a scope. A sample is a capture of a few steps. A thread starts, ends and analyzes it while
 the loop continues; the loop itself only marks the calls that belong to it. A sample gives way to any other profile.
 
 One sample says little on a machine that is busy with other programs: an operation that uses all cores waits for
-whichever core was taken away, so the parts of a step do not slow down alike. So the first few samples are taken one
-after the other, and nothing is reported before. After that there is one whenever all of them together, with everything
-that they cause, took less than a hundredth of the time that has passed.
+whichever core was taken away, so the parts of a step do not slow down alike. What can be seen to be waiting is left out
+(`trackside.trace.undisturbed_phases`). The first few samples are taken one after the other, and nothing is reported
+before. After that there is one whenever all of them together, with everything that they cause, took less than a
+hundredth of the time that has passed.
 """
 
 import logging
@@ -15,6 +16,7 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import jax
@@ -23,9 +25,9 @@ from trackside import jax_internals
 from trackside.errors import CaptureError
 from trackside.profiling.capture import CaptureContext, CaptureResult, start_capture
 from trackside.profiling.timers.durations import DurationSketch
-from trackside.profiling.timers.sampled_shares import MIN_SAMPLES, SampledShare
+from trackside.profiling.timers.sampled_shares import MIN_SAMPLES, SampledShare, ShareSample
 from trackside.profiling.timers.training_profiler import TrainingProfiler
-from trackside.trace import TraceReport
+from trackside.trace.undisturbed_phases import UndisturbedPhases
 
 LOGGER = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ MAX_WINDOW_S = 1.0
 MAX_FAILURES = 3
 """No more samples are taken after this many that contained nothing."""
 
+_LOSS_PHASES = ("forward", "backward", "recompute")
 _SLOWDOWN = 0.1  # how much longer the steps of a sample may take: measured 2 to 9 %
 _PATIENCE_S = 30.0  # how long a sample waits for its steps at least
 
@@ -123,7 +126,7 @@ class StepSampler:
 
     @property
     def is_sampling(self) -> bool:
-        """Whether a sample is being taken or analysed."""
+        """Whether a sample is being taken or analyzed."""
         return self._thread is not None
 
     def expect(self, loss_name: str, update_name: str) -> None:
@@ -237,15 +240,15 @@ class StepSampler:
         if not self._num_seen or self._is_spoiled:
             capture.cancel()
             return window_s, None
-        capture.stop(self._num_calls, CaptureContext(program=self._program))
+        capture.stop(self._num_calls, CaptureContext(program=self._program, has_undisturbed_phases=True))
         return window_s, capture.wait()
 
     def _take_in(self, result: CaptureResult) -> None:
         if result.report is None and self._program is not None:
             self._program = None  # XLA calls it otherwise: count everything that runs meanwhile
             return
-        parts = None if result.report is None else split_step(result.report)
-        if parts is None:
+        samples = None if result.undisturbed_phases is None else split_step(result.undisturbed_phases)
+        if samples is None:
             if self._budget.fail():
                 LOGGER.warning(
                     "%s and %s cannot be measured: %s.",
@@ -253,20 +256,26 @@ class StepSampler:
                     result.error or "no operation of the step was traced under a gradient of JAX",
                 )
             return
-        loss_s, update_s, busy_s = parts
         self._budget.succeed()
-        for share, seconds in zip(self._expected, (loss_s, update_s), strict=True):
-            share.add(seconds, busy_s)
+        for share, sample in zip(self._expected, samples, strict=True):
+            share.add(sample)
 
 
-def split_step(report: TraceReport) -> tuple[float, float, float] | None:
-    """Busy seconds of the loss with its gradient, of the update, and of everything; None if there is no gradient.
+def split_step(phases: UndisturbedPhases) -> tuple[ShareSample, ShareSample] | None:
+    """The shares of the loss with its gradient, and of the update; None if there is no gradient.
 
     The update is what is under a scope `optimizer` or `update`. Without such a scope it is everything but the loss.
     """
-    phases = report.phases
-    busy_s = sum(phases.values())
-    loss_s = sum(phases.get(phase, 0.0) for phase in ("forward", "backward", "recompute"))
-    if not loss_s:
+    work_loss, wall_loss = (_share(times, _LOSS_PHASES) for times in (phases.work_s, phases.wall_s))
+    if not work_loss or not wall_loss:
         return None
-    return loss_s, phases.get("optimizer", busy_s - loss_s), busy_s
+    work_update, wall_update = 1.0 - work_loss, 1.0 - wall_loss
+    if "optimizer" in phases.work_s:
+        work_update, wall_update = (_share(times, ("optimizer",)) for times in (phases.work_s, phases.wall_s))
+    number = phases.num_in_progress
+    return ShareSample(work_loss, wall_loss, number), ShareSample(work_update, wall_update, number)
+
+
+def _share(times: Mapping[str, float], phases: Sequence[str]) -> float:
+    whole_s = sum(times.values())
+    return sum(times.get(phase, 0.0) for phase in phases) / whole_s if whole_s else 0.0

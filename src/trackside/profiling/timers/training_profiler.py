@@ -1,4 +1,4 @@
-"""The profiler: times operations by name, summarises them and logs the summary.
+"""The profiler: times operations by name, summarizes them and logs the summary.
 
 A pair of `start_timer` and `end_timer`, a `with profiler.time(...)` block and a decorated host function measure the
 time of the host. A decorated function that returns arrays of a device is measured until they are computed, and the call

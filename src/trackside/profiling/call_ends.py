@@ -1,0 +1,159 @@
+"""When the calls of a loop completed on the device, without waiting for each.
+
+A loop waits for a call only if too many are in flight; then it sees the moment at which one completes. A loop whose
+device waits for data never does: it learns at its next call, or the one after that, what has completed some time ago.
+So a thread watches such calls, all of them where a step is long enough to make that cheap, one now and then where it is
+not. Of the rest only limits are known: a call does not complete before it was made nor before the call in front of it,
+and not after it was found complete. Within these limits it took as long as such calls take.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.profiling.call_record import CallRecord
+from trackside.profiling.completion_watch import CompletionWatch
+from trackside.profiling.wake_up import Waiter
+
+WATCH_ALL_FROM_S = 1e-3
+"""Calls this far apart are all watched: that takes a few microseconds of each."""
+SAMPLE_EVERY_S = 0.1
+"""How far apart the watched ones are otherwise."""
+_MAX_DURATIONS = 32
+_MIN_DURATIONS = 4
+"""With fewer, it is not known how much they vary."""
+_NEVER = math.inf
+
+
+class CallEnds:
+    """Finds out when each call of a loop completed.
+
+    Args:
+        max_inflight: How many calls may be under way.
+        clock: Where times come from.
+        watch: Who sees calls complete that the loop does not wait for; a thread of its own if left out.
+
+    Attributes:
+        next_watch_s: From then on, the next call that the loop did not have to wait for is worth watching.
+    """
+
+    def __init__(self, max_inflight: int = 2, clock: Clock = SYSTEM_CLOCK, watch: CompletionWatch | None = None):
+        self.next_watch_s = 0.0
+        self._max_inflight = max_inflight
+        self._now = clock.now
+        self._watch = CompletionWatch(clock) if watch is None else watch
+        self._waiter = Waiter(clock)
+        self._durations: deque[float] = deque(maxlen=_MAX_DURATIONS)
+        self._num_durations = 0
+        self._typical_s: float | None = None
+        self._spread_s = _NEVER
+        self._is_done_in_call = False
+        self._is_long = True
+        self._last_s = -_NEVER
+        self._is_last_seen = False
+
+    @property
+    def last_s(self) -> float:
+        """When the call before the next one to be concluded has completed."""
+        return self._last_s
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known how long a call takes on the device."""
+        return self._typical_s is not None
+
+    def watch(self, call: CallRecord) -> None:
+        """Find out when a call that was just made completes: it has done so, or a thread waits for it."""
+        if not self._is_long:
+            self.next_watch_s = call.dispatched_s + SAMPLE_EVERY_S
+        self._is_done_in_call = call.report.is_ready()  # as short steps are on a CPU
+        if self._is_done_in_call:
+            call.seen_s, call.uncertainty_s = call.dispatched_s, call.dispatched_s - call.ready_s
+        else:
+            self._watch.watch(call)
+
+    def wait_for(self, call: CallRecord) -> None:
+        """Wait for a call that has not completed."""
+        if self._is_long:
+            call.awaited_s = self._waiter.wait_for(call.report)[0]
+        else:
+            np.asarray(call.report)  # the fastest way to wait: JAX keeps the copy for the next reader
+            call.awaited_s = self._now()
+
+    def wait_for_all(self, calls: Iterable[CallRecord]) -> None:
+        """Wait for calls, one after the other."""
+        for call in calls:
+            if call.report.is_ready():
+                call.found_s = self._now()
+            else:
+                self.wait_for(call)
+
+    def conclude(self, call: CallRecord, later: Sequence[CallRecord]) -> None:
+        """Say when a call began and completed, as far as that is known, in its record.
+
+        Calls are given in order, each once.
+
+        Args:
+            call: The call, which has completed.
+            later: The calls after it.
+        """
+        # The device begins when the call returns. Where it is done by then, it may have begun at once.
+        begin_s = call.began_s = call.ready_s if self._is_done_in_call else call.dispatched_s
+        last_s, ended_s = self._last_s, call.awaited_s
+        if begin_s < last_s:
+            begin_s = last_s
+        if call.seen_s < ended_s:
+            ended_s = call.seen_s
+        is_seen = ended_s < _NEVER
+        if is_seen:
+            if ended_s < begin_s:
+                ended_s = begin_s
+            if (self._is_last_seen or call.was_idle) and not call.is_disturbed:
+                self._add_duration((ended_s - begin_s) / (call.num_steps or 1))  # a part of a step counts as one
+        else:
+            ended_s, call.uncertainty_s = self._estimate(call, begin_s, later)
+        call.completed_s, self._last_s, self._is_last_seen = ended_s, ended_s, is_seen
+        self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S
+        if self._is_long:
+            self.next_watch_s = 0.0
+
+    def close(self) -> None:
+        """End the thread."""
+        self._watch.close()
+        self._waiter.close()
+
+    def _estimate(self, call: CallRecord, begin_s: float, later: Sequence[CallRecord]) -> tuple[float, float]:
+        """When a call completed that nobody saw, and how far from the truth that may be."""
+        earliest_s, latest_s = begin_s, call.found_s
+        room = self._max_inflight
+        for following in later:
+            room -= 1
+            if following.was_idle or not room:  # found complete then, or there was no room before
+                if following.ready_s < latest_s:
+                    latest_s = following.ready_s
+                break
+            if following is later[0] and not following.was_blocked and following.ready_s > earliest_s:
+                earliest_s = following.ready_s  # looked at then, and not complete
+        if latest_s < earliest_s:
+            latest_s = earliest_s
+        ended_s = latest_s if self._typical_s is None else begin_s + self._typical_s * (call.num_steps or 1)
+        ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
+        unsure_s = latest_s - earliest_s
+        spread_s = self._spread_s * (call.num_steps or 1)
+        return ended_s, spread_s if spread_s < unsure_s else unsure_s
+
+    def _add_duration(self, seconds: float) -> None:
+        self._durations.append(seconds)
+        self._num_durations += 1
+        if (
+            self._num_durations <= _MIN_DURATIONS or self._num_durations % 16 == 0
+        ):  # a median at every step would be expensive
+            ordered = sorted(self._durations)
+            tenth = len(ordered) // 10
+            self._typical_s = statistics.median(ordered)
+            if len(ordered) >= _MIN_DURATIONS:
+                self._spread_s = (ordered[-1 - tenth] - ordered[tenth]) / 2

@@ -1,0 +1,115 @@
+"""When calls completed: what was seen, and what follows of the rest."""
+
+import random
+
+import pytest
+
+from tests.profiling.played_device import BlindWatch, ExactWatch
+from tests.profiling.played_loop import PlayedLoop
+from trackside.profiling import call_ends
+
+STEP_S = 0.010
+
+
+def learned(loop: PlayedLoop) -> int:
+    """Let the loop learn how long a call takes, and say how many calls that took."""
+    for _ in range(20):
+        loop.call(STEP_S)
+    loop.settle()
+    return len(loop.retired)
+
+
+@pytest.mark.parametrize("watch", [ExactWatch, BlindWatch])
+@pytest.mark.parametrize("max_inflight", [1, 2, 4])
+def test_calls_that_the_loop_waits_for(watch: type, max_inflight: int) -> None:
+    """Where the device is what takes the time, each end is the device's own, whoever watches, spikes included."""
+    loop = PlayedLoop(watch, max_inflight)
+    for index in range(60):
+        loop.call(5 * STEP_S if index % 17 == 0 else STEP_S, data_s=STEP_S / 5)
+        if index % 20 == 19:
+            loop.settle()
+    assert loop.completed_s == pytest.approx(loop.device.ends_s, abs=1e-9)
+
+
+@pytest.mark.parametrize("max_inflight", [1, 2, 4])
+def test_watched_calls_of_a_slow_loader(max_inflight: int) -> None:
+    """Where data takes the time, each end is the device's own, also that of a slow step hidden in the wait for data."""
+    loop = PlayedLoop(ExactWatch, max_inflight)
+    for index in range(60):
+        loop.call(3 * STEP_S if index % 17 == 0 else STEP_S, data_s=4 * STEP_S)
+        if index % 20 == 19:
+            loop.settle()
+    assert loop.completed_s == pytest.approx(loop.device.ends_s, abs=1e-9)
+
+
+@pytest.mark.parametrize("max_inflight", [2, 4])
+def test_unseen_calls_take_what_such_calls_take(max_inflight: int) -> None:
+    """Ends that nobody saw follow from the calls before, and not from when the loop came to look."""
+    loop = PlayedLoop(BlindWatch, max_inflight)
+    first = learned(loop)
+    for index in range(60):
+        loop.call(STEP_S, data_s=3 * STEP_S)
+        if index % 20 == 19:
+            loop.settle()
+    assert loop.completed_s[first:] == pytest.approx(loop.device.ends_s[first:], abs=1e-9)
+
+
+def test_unseen_calls_stay_within_what_is_known() -> None:
+    """A call is not taken to complete before it was made, before the one in front, nor after it was found complete."""
+    chance = random.Random(0)
+    for _ in range(200):
+        loop = PlayedLoop(chance.choice([BlindWatch, ExactWatch]), chance.randint(1, 4))
+        for _ in range(chance.randint(1, 40)):
+            loop.call(0.02 * chance.random(), 0.02 * chance.random(), 0.002 * chance.random(), 0.01 * chance.random())
+            if chance.random() < 0.1:
+                loop.settle()
+        loop.settle()
+        last_s = 0.0
+        for record, done_s in zip(loop.retired, loop.device.ends_s, strict=True):
+            assert max(record.dispatched_s, last_s) <= record.completed_s
+            last_s = record.completed_s
+            if record.seen_s == done_s:
+                assert record.completed_s == done_s
+        assert last_s <= loop.clock.now()
+
+
+def test_nothing_is_known_of_the_first_calls() -> None:
+    """Before any call was seen to complete, an end is the latest possible one, and says how far off it may be."""
+    loop = PlayedLoop(BlindWatch)
+    for _ in range(4):
+        loop.call(STEP_S, data_s=4 * STEP_S)
+    assert not loop.ends.is_known
+    first, second = loop.retired
+    assert first.completed_s == pytest.approx(second.ready_s)
+    assert first.uncertainty_s == pytest.approx(4 * STEP_S)
+    assert first.completed_s - first.uncertainty_s <= loop.device.ends_s[0] <= first.completed_s
+
+
+def test_short_calls_are_watched_now_and_then() -> None:
+    """Of calls that are close to each other few are watched, of others all: watching takes a few microseconds."""
+
+    class Counting(ExactWatch):
+        num_watched = 0
+
+        def watch(self, call: object) -> None:
+            type(self).num_watched += 1
+            super().watch(call)
+
+    loop = PlayedLoop(Counting)
+    for _ in range(1000):
+        loop.call(1e-4, data_s=2e-4)
+    assert 1000 * 2e-4 / call_ends.SAMPLE_EVERY_S <= Counting.num_watched < 10
+    Counting.num_watched = 0
+    for _ in range(100):
+        loop.call(1e-4, data_s=2e-3)
+    assert Counting.num_watched > 95
+
+
+def test_calls_that_are_done_when_they_return() -> None:
+    """A call that computes before it returns, as short ones do on a CPU, has ended by then, and may begin at once."""
+    loop = PlayedLoop(BlindWatch)
+    for _ in range(3):
+        loop.call(step_s=0.0, data_s=2e-3, dispatch_s=3e-3)
+    record = loop.retired[0]
+    assert (record.began_s, record.completed_s) == (record.ready_s, record.dispatched_s)
+    assert record.uncertainty_s == pytest.approx(3e-3)
