@@ -110,7 +110,9 @@ def instruction(
     result: bytes = b"",
     frame: int = 0,
     target: str = "",
+    fields: Iterable[tuple[int, Value]] = (),
 ) -> bytes:
+    """An instruction; `fields` are further ones of `HloInstructionProto`, such as a parameter's number (9)."""
     metadata = message(*([(2, op_name)] if op_name else []), *([(15, frame)] if frame else []))
     return message(
         (1, name),
@@ -121,7 +123,17 @@ def instruction(
         (35, instruction_id),
         (36, b"".join(varint(each) for each in operands)),
         (38, b"".join(varint(each) for each in called)),
+        *fields,
     )
+
+
+def parameter(instruction_id: int, number: int, result: bytes) -> bytes:
+    return instruction(instruction_id, f"p.{instruction_id}", "parameter", result=result, fields=[(9, number)])
+
+
+def dot_fields(*contracted: int) -> list[tuple[int, Value]]:
+    """The dimensions of the left operand that a matrix product contracts."""
+    return [(30, message((1, b"".join(varint(each) for each in contracted))))]
 
 
 def computation(computation_id: int, *instructions: bytes, root: int = 0) -> bytes:
@@ -147,6 +159,29 @@ def metadata_plane(programs: dict[int, tuple[str, bytes]]) -> PlaneWriter:
     for program_id, (name, proto) in programs.items():
         plane.describe(f"{name}({program_id})", **{"Hlo Proto": proto, "program_id": program_id})
     return plane
+
+
+def fused_chain(lengths: dict[str, int], opcode: str = "tanh", size: int = 1 << 20, frame_of=None) -> bytes:
+    """A program of one fusion, named after its last scope; each scope has a chain of operations of the given length."""
+    inner, last = [parameter(100, 0, shape(size))], 100
+    for at, (scope, length) in enumerate(lengths.items()):
+        for _ in range(length):
+            name, frame = f"{opcode}.{last + 1}", frame_of(at) if frame_of else 0
+            op_name = f"jit(step)/{scope}/{opcode}"
+            inner.append(instruction(last + 1, name, opcode, op_name, operands=[last], result=shape(size), frame=frame))
+            last += 1
+    named = f"jit(step)/{list(lengths)[-1]}/{opcode}"
+    return hlo_proto(
+        "jit_step",
+        computation(
+            1,
+            parameter(1, 0, shape(size)),
+            instruction(2, "fusion.2", "fusion", named, operands=[1], called=[2], result=shape(size)),
+            root=2,
+        ),
+        computation(2, *inner, root=last),
+        stack=frames(*((f"/home/me/{scope}.py", 10 + at, scope) for at, scope in enumerate(lengths))),
+    )
 
 
 def cpu_op(plane: PlaneWriter, line: str, op: str, start_ns: float, duration_ns: float, **stats: Value) -> None:

@@ -9,9 +9,13 @@ from tests.trace.synthetic import (
     PlaneWriter,
     computation,
     cpu_op,
+    frames,
+    fused_chain,
     hlo_proto,
     instruction,
     metadata_plane,
+    parameter,
+    shape,
     space,
 )
 from trackside.trace import TraceError, TraceReport, analyse_trace
@@ -124,6 +128,127 @@ def test_time_in_a_thread_pool_counts():
     cpu_op(plane, "tf_XLAEigen/1", "dot.1", 0, 10, _p=5)
     plane.event("tf_XLAEigen/2", "end: dot.1", 90, 1, _c=5)
     assert analyse_trace(space(PROGRAMS, plane)).coverage.busy_s == pytest.approx(90 * NS)
+
+
+COSTS = {"a": 1, "b": 2, "c": 4, "d": 8}
+
+
+def fused_space(program: bytes, op: str = "fusion.2", duration_ns: int = 1500) -> bytes:
+    plane = PlaneWriter("/host:CPU")
+    cpu_op(plane, "tf_XLAEigen/1", op, 0, duration_ns)
+    return space(metadata_plane({7: ("jit_step", program)}), plane)
+
+
+def test_time_of_a_fused_kernel_is_split_by_what_its_scopes_cost():
+    """One kernel over four scopes that cost 1:2:4:8, named after the last: each has its share, marked as estimated."""
+    report = analyse_trace(fused_space(fused_chain(COSTS, frame_of=lambda at: at + 1)))
+    total = sum(COSTS.values())
+    for row in report.scopes:
+        assert row.share == pytest.approx(COSTS[row.scope] / total, rel=0.05)
+        assert row.estimated_s == row.busy_s
+        assert row.num_ops == 1
+    assert {row.scope for row in report.scopes} == set(COSTS)
+    assert sum(row.busy_s for row in report.scopes) == pytest.approx(1500 * NS)
+    lines = {row.file: row.share for row in report.sources}
+    assert lines == {f"/home/me/{row.scope}.py": pytest.approx(row.share) for row in report.scopes}
+    for table in (report.scopes, report.sources):
+        assert table.coverage.estimated_share == pytest.approx(1.0)
+    (op,) = report.ops
+    assert (op.scope, op.num_scopes, op.busy_s) == ("d", 4, pytest.approx(1500 * NS))
+
+
+def test_phases_share_a_kernel():
+    """One scope's forward and backward operations in one kernel: each phase has its share, and so have scalars."""
+    phases = {"jvp(a)": 3, "transpose(jvp(a))/rematted_computation": 3, "transpose(jvp(a))": 6}
+    report = analyse_trace(fused_space(fused_chain(phases)))
+    expected = {"forward": 0.25, "recompute": 0.25, "backward": 0.5}
+    assert report.phases == {phase: pytest.approx(1500 * NS * share, rel=0.05) for phase, share in expected.items()}
+    assert {row.scope for row in report.scopes} == {"a"}
+    assert report.coverage.estimated_share == pytest.approx(1.0)
+    assert report.ops.rows[0].num_scopes == 1
+
+
+def test_kernel_of_an_accelerator_is_split():
+    """On a GPU the same program is split by the same structure; reading memory counts more there than on a CPU."""
+    plane = PlaneWriter("/device:GPU:0")
+    plane.event("Stream #1(Compute)", "loop_fusion", 0, 1500, hlo_op="fusion.2", hlo_module="jit_step", program_id=7)
+    report = analyse_trace(space(metadata_plane({7: ("jit_step", fused_chain(COSTS))}), plane))
+    shares = {row.scope: row.share for row in report.scopes}
+    assert sorted(shares, key=shares.__getitem__) == list(COSTS)
+    assert shares["c"] / shares["b"] == pytest.approx(2.0)
+    assert shares["a"] > 1.2 / sum(COSTS.values())
+    assert report.coverage.estimated_share == pytest.approx(1.0)
+
+
+def test_lines_of_one_scope_are_estimated_where_the_scope_is_not():
+    """A kernel over two lines of one scope: by scope nothing is estimated, by line all of it."""
+    inner = [
+        instruction(11, "tanh.11", "tanh", "jit(step)/a/tanh", operands=[10], result=shape(64), frame=1),
+        instruction(12, "tanh.12", "tanh", "jit(step)/a/tanh", operands=[11], result=shape(64), frame=2),
+    ]
+    program = hlo_proto(
+        "jit_step",
+        computation(1, instruction(2, "fusion.2", "fusion", called=[2], result=shape(64)), root=2),
+        computation(2, parameter(10, 0, shape(64)), *inner, root=12),
+        stack=frames(("/home/me/a.py", 1, "f"), ("/home/me/b.py", 2, "g")),
+    )
+    report = analyse_trace(fused_space(program))
+    assert (report.coverage.estimated_s, report.sources.coverage.estimated_share) == (0, pytest.approx(1.0))
+    assert [row.share for row in report.sources] == pytest.approx([0.5, 0.5], rel=0.05)
+
+
+def test_kernel_that_cannot_be_split_is_said_to_be_one():
+    """A kernel with a custom call inside is one over two scopes: none of them is named, and it is not resolved."""
+    inner = [
+        instruction(11, "call.11", "custom-call", "jit(step)/net/a/f", operands=[10], result=shape(64), target="f"),
+        instruction(12, "tanh.12", "tanh", "jit(step)/net/b/tanh", operands=[11], result=shape(64)),
+    ]
+    program = hlo_proto(
+        "jit_step",
+        computation(
+            1, instruction(2, "fusion.2", "fusion", "jit(step)/net/b/tanh", called=[2], result=shape(64)), root=2
+        ),
+        computation(2, parameter(10, 0, shape(64)), *inner, root=12),
+    )
+    report = analyse_trace(fused_space(program))
+    (row,) = report.scopes
+    assert row.scope == "net/(one kernel over 2 scopes)"
+    assert report.ops.rows[0].scope == row.scope
+    coverage = report.coverage
+    assert (coverage.resolved_s, coverage.unsplit_share, coverage.unattributed_s) == (0, pytest.approx(1.0), 0)
+
+
+def test_small_loop_that_is_one_kernel_counts():
+    """A call of which the trace has an event, and nothing of what it holds, is a kernel; its loop runs seven times."""
+    body = [
+        instruction(31, "tanh.31", "tanh", "jit(step)/a/while/body/tanh", operands=[30], result=shape(8)),
+        instruction(32, "exp.32", "exponential", "jit(step)/b/exp", operands=[31], result=shape(8)),
+    ]
+    trips = [(43, '{"known_trip_count":{"n":"7"},"dynamic_variables":[]}')]
+    program = hlo_proto(
+        "jit_step",
+        computation(1, instruction(2, "call.2", "call", "jit(step)/while", called=[2]), root=2),
+        computation(
+            2,
+            instruction(20, "while.20", "while", "jit(step)/while", called=[3], fields=trips),
+            instruction(21, "tanh.21", "tanh", "jit(step)/a/tanh", operands=[20], result=shape(8)),
+            root=21,
+        ),
+        computation(3, parameter(30, 0, shape(8)), *body, root=32),
+    )
+    report = analyse_trace(fused_space(program, "call.2"))
+    tanh, exp = 40 * 8, 40 * 7
+    assert {row.scope: row.share for row in report.scopes} == {
+        "a": pytest.approx(tanh / (tanh + exp)),
+        "b": pytest.approx(exp / (tanh + exp)),
+    }
+    assert report.ops.rows[0].category == "elementwise"
+    # Where what it holds has events of its own, their time is counted, not the call's.
+    plane = PlaneWriter("/host:CPU")
+    cpu_op(plane, "tf_XLAEigen/1", "call.2", 0, 100)
+    cpu_op(plane, "tf_XLAEigen/1", "tanh.31", 10, 30)
+    report = analyse_trace(space(metadata_plane({7: ("jit_step", program)}), plane))
+    assert busy_by(report, "ops", "op") == {("tanh.31",): 30 * NS}
 
 
 def test_collective_by_opcode():
@@ -244,10 +369,12 @@ def test_tpu_totals(with_hlo):
 
 
 def test_tpu_without_hlo_uses_what_the_events_tell():
-    """The names that a TPU's events carry give scopes without programs."""
+    """The names that a TPU's events carry give scopes without programs; that of a fusion is one of several."""
     report = analyse_trace(tpu_space(with_hlo=False))
     assert busy_by(report, "scopes", "scope", "phase")["loss/Net/Dense_0", "forward"] == 2 * 300 * NS
-    assert report.coverage.resolved_share == pytest.approx(0.75)
+    coverage = report.coverage
+    assert (coverage.resolved_s, coverage.unsplit_share) == (0, pytest.approx(0.75))
+    assert coverage.unattributed_s == pytest.approx(2 * 100 * NS)
 
 
 def test_several_hosts_are_read_together(tmp_path):

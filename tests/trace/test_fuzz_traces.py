@@ -6,14 +6,14 @@ import tracemalloc
 import pytest
 
 from tests.fuzzing import mutated_bytes, mutated_row, random_sources
-from tests.trace.synthetic import message, varint
-from tests.trace.test_analyse import cpu_space, gpu_space, two_programs
+from tests.trace.synthetic import fused_chain, message, varint
+from tests.trace.test_analyse import COSTS, cpu_space, fused_space, gpu_space, two_programs
 from trackside.errors import TraceError
 from trackside.trace import TraceReport, analyse_trace
 from trackside.trace.peak_memory import peak_memory
 
 NUM_INPUTS = 400
-SPACES = [cpu_space(), gpu_space(), two_programs()]
+SPACES = [cpu_space(), gpu_space(), two_programs(), fused_space(fused_chain(COSTS))]
 
 
 def test_damaged_traces_raise_documented_errors_only():

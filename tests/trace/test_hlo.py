@@ -9,6 +9,7 @@ from tests.trace.synthetic import (
     S32,
     STEP_PROGRAM,
     computation,
+    dot_fields,
     hlo_proto,
     instruction,
     message,
@@ -17,6 +18,7 @@ from tests.trace.synthetic import (
     space,
 )
 from trackside.trace.hlo import Frame, HloModule, read_modules, split_program_name
+from trackside.trace.wire import WireError
 from trackside.trace.xspace import read_xspace
 
 
@@ -107,3 +109,33 @@ def test_name_and_number_of_a_program():
     """The number in brackets is the program's id."""
     assert split_program_name("jit_step(12)") == ("jit_step", 12)
     assert split_program_name("jit_step") == ("jit_step", None)
+
+
+def test_shape_and_fields_of_an_instruction():
+    """A shape has its dimensions and a tuple's parts; other fields are read by their numbers, nested or not."""
+    pair = message((2, 13), (4, shape(2, 3)), (4, shape(4, element_type=S32)))
+    proto = hlo_proto(
+        "m",
+        computation(
+            1,
+            instruction(1, "while.1", "while", result=pair, fields=[(43, '{"a":1}'), (9, 3)]),
+            instruction(2, "dot.2", "dot", result=shape(5), fields=dot_fields(1, 2)),
+        ),
+    )
+    module = HloModule("m", proto)
+    loop, dot = module.instructions["while.1"], module.instructions["dot.2"]
+    assert [part.dimensions for part in module.shape_of(loop).parts] == [(2, 3), (4,)]
+    assert (module.shape_of(loop).num_elements, module.num_bytes(loop)) == (10, 40)
+    assert (module.text_in(loop, 43), module.text_in(dot, 43)) == ('{"a":1}', "")
+    assert module.numbers_in(loop, 9) == [3]
+    assert (module.numbers_in(dot, 30, 1), module.numbers_in(loop, 30, 1)) == ([1, 2], [])
+
+
+def test_shape_without_an_end_is_damage():
+    """A tuple of a tuple of a tuple, beyond what any program has, is refused and not followed."""
+    deep = shape(1)
+    for _ in range(2_000):
+        deep = message((2, 13), (4, deep))
+    module = HloModule("m", hlo_proto("m", computation(1, instruction(1, "x.1", "add", result=deep))))
+    with pytest.raises(WireError, match="tuples"):
+        module.num_bytes(module.instructions["x.1"])

@@ -76,12 +76,13 @@ def test_collective_by_opcode_with_its_bytes():
     assert (info.collective, info.num_bytes) == ("all-reduce", 4 * 8 * 4)
 
 
-def test_merged_operations_are_the_first_of_them():
-    """A collective that the compiler merged from several has the scope of the first."""
+def test_merged_operations_are_one_over_several_scopes():
+    """A collective that the compiler merged from several is none of them: what they share is named."""
     merged = "jit(step)/(transpose(jvp(loss))/Net/head/dot_general:jvp(loss)/reduce_sum)"
     proto = hlo_proto("jit_step", computation(1, instruction(1, "all-reduce.1", "all-reduce", merged)))
     (info,) = describe(proto, "all-reduce.1")
-    assert (info.scope, info.phase) == (("loss", "Net", "head"), "backward")
+    assert (info.scope, info.phase) == (("loss", "(one kernel over 2 scopes)"), "other")
+    assert info.is_unsplit
 
 
 def test_control_flow_is_marked():
@@ -105,6 +106,14 @@ def test_what_an_event_tells_without_hlo():
     assert (info.scope, info.phase, info.category) == (("loss", "Net"), "forward", "matmul/convolution")
     assert info.source == Frame("/home/me/a.py", 41, "")
     assert info.opcode == ""
+
+
+def test_joined_names_without_hlo_are_one_kernel_over_several():
+    """Names that an event joins give the number of scopes; one that lost its beginning is no further scope."""
+    info = describe_without_hlo("loop_fusion", "jit(f)/net/a/mul;jit(f)/net/b/tanh;b/exp")
+    assert (info.scope, info.is_unsplit) == (("net", "(one kernel over 2 scopes)"), True)
+    shortened = describe_without_hlo("multiply.2", "jit(f)/steps/net/a/mul;a/broadcast")
+    assert (shortened.scope, shortened.is_unsplit) == (("steps", "net", "a"), False)
 
 
 def test_collective_without_hlo_has_no_bytes():

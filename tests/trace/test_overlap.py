@@ -36,6 +36,14 @@ def test_overlap_is_split_evenly():
     assert shares_of((0, 6), (2, 4), (2, 6)) == pytest.approx([2 + 2 / 3 + 1, 2 / 3, 2 / 3 + 1])
 
 
+def test_overlap_is_split_by_weight():
+    """While operations run, each gets as much of the time as it counts for; alone, all of it."""
+    segments = Segments(np.array([0, 2, 20]), np.array([6, 6, 21]), np.arange(3))
+    shares, timeline = share_wall(segments, np.array([0.3, 0.1, 0.001]))
+    assert shares.tolist() == pytest.approx([2 + 3, 1, 1])
+    assert timeline.busy_ps[-1] == pytest.approx(shares.sum())
+
+
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(INTERVALS)
 def test_shares_sum_to_the_time_in_which_anything_ran(intervals):

@@ -11,7 +11,7 @@ def rows(**shares: float) -> tuple[ScopeRow, ...]:
 
 
 def labels(*given, max_rows: int = 12) -> list[str]:
-    return [label for label, _ in roll_up(rows(**dict(given)), max_rows)]
+    return [row.label for row in roll_up(rows(**dict(given)), max_rows)]
 
 
 def test_largest_scope_is_opened():
@@ -40,7 +40,7 @@ def test_rows_sum_to_the_whole():
     """However scopes are put together, no share is lost."""
     given = rows(a__b__c=0.2, a__b__d=0.25, a__b=0.05, a__e=0.2, f=0.3)
     for max_rows in (1, 3, 12):
-        assert sum(sum(shares.values()) for _, shares in roll_up(given, max_rows)) == pytest.approx(1.0)
+        assert sum(row.total for row in roll_up(given, max_rows)) == pytest.approx(1.0)
 
 
 def test_no_more_rows_than_asked_for():
@@ -52,4 +52,19 @@ def test_no_more_rows_than_asked_for():
 def test_what_has_no_scope():
     """The row of what has no scope is one, though its name holds no path."""
     table = (ScopeRow(NO_SCOPE, "other", 1.0, 1.0, 1),)
-    assert roll_up(table, 5) == [(NO_SCOPE, {"other": 1.0})]
+    assert roll_up(table, 5) == [(NO_SCOPE, {"other": 1.0}, 0.0)]
+
+
+def test_what_is_estimated_is_rolled_up_too():
+    """A row says how much of its share is estimated: of all under it, of the scope itself, and of the rest."""
+    table = tuple(
+        ScopeRow(f"net/{name}" if name else "net", "forward", 0.1, 0.1, 1, estimated_s=estimated_s)
+        for name, estimated_s in (("a", 0.1), ("b", 0.05), ("c", 0.0), ("d", 0.0), ("e", 0.1), ("f", 0.02), ("", 0.04))
+    )
+    closed = roll_up(table, 1)
+    assert [(row.label, row.estimated, row.mark) for row in closed] == [("net", pytest.approx(0.31), "~")]
+    opened = {row.label: (pytest.approx(row.estimated), row.mark) for row in roll_up(table, 12)}
+    assert opened["net/a"] == (0.1, "~")
+    assert opened["net/c"] == (0.0, "")
+    assert opened["net/."] == (0.04, "~")
+    assert opened["net/(2 more)"] == (0.12, "~")

@@ -1,6 +1,7 @@
 """Finding the files of a trace."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,9 @@ def test_file_that_cannot_be_read(tmp_path):
     """What the system says about a file is passed on."""
     with pytest.raises(TraceError, match="cannot be read"):
         read_trace_file(tmp_path)
+
+
+def test_name_that_is_too_long_is_not_there() -> None:
+    """A path that no file system takes is a documented error, as one without a file is."""
+    with pytest.raises(TraceError, match="no such file or directory"):
+        find_trace_files(Path("9" * 5000))

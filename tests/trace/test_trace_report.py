@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.trace.test_analyse import NS, cpu_space, gpu_space
+from tests.trace.synthetic import fused_chain
+from tests.trace.test_analyse import COSTS, NS, cpu_space, fused_space, gpu_space
 from trackside.errors import TraceError
 from trackside.trace import TraceReport, analyse_trace, step_markers
 from trackside.trace.flop_table import FlopRow, FlopTable
@@ -23,7 +24,7 @@ def report() -> TraceReport:
     return analyse_trace(cpu_space())
 
 
-@pytest.fixture(params=[cpu_space, gpu_space], ids=["cpu", "gpu"])
+@pytest.fixture(params=[cpu_space, gpu_space, lambda: fused_space(fused_chain(COSTS))], ids=["cpu", "gpu", "fused"])
 def full_report(request) -> TraceReport:
     """A report with everything that may be added to one."""
     flops = FlopTable((FlopRow(("loss", "net"), "forward", 12, 3),), {"float32": 12}, {"fft": 2}, 1, 1)
@@ -108,6 +109,8 @@ def test_every_field_of_an_older_report_may_be_missing(full_report):
         ({"scopes": {"rows": [{"busy_s": "long"}]}}, r"scopes\.rows\[0\]\.busy_s"),
         ({"runs": {"step": [1]}}, "step"),
         ({"runs": {"step": "all"}}, "runs"),
+        ({"runs": {"program": ["p"], "device": ["d"], "run_id": [1], "step": [1e308]}}, "step"),
+        ({"format": [[3]]}, "a list"),
         ({"runs": {"program": ["p"], "device": ["d"], "run_id": [1 << 80]}}, "report"),
     ],
 )

@@ -3,8 +3,17 @@
 import pytest
 from rich.console import Console
 
-from tests.trace.synthetic import PlaneWriter, computation, cpu_op, hlo_proto, instruction, metadata_plane, space
-from tests.trace.test_analyse import cpu_space, gpu_space, two_programs
+from tests.trace.synthetic import (
+    PlaneWriter,
+    computation,
+    cpu_op,
+    fused_chain,
+    hlo_proto,
+    instruction,
+    metadata_plane,
+    space,
+)
+from tests.trace.test_analyse import COSTS, cpu_space, fused_space, gpu_space, two_programs
 from trackside.trace import analyse_trace, render_report
 
 
@@ -27,6 +36,30 @@ def test_it_says_what_matters():
         "100.0 %",
     ):
         assert expected in text
+
+
+def test_what_was_split_by_estimate_is_marked():
+    """A kernel over four scopes: each has its share with a mark, and the coverage says how much was split."""
+    lines = shown(fused_space(fused_chain(COSTS))).splitlines()
+    text = " ".join(" ".join(lines).split())
+    assert "100.0 % of busy time resolved (100.0 % split by estimate)" in text
+    for scope, share in (("a", "~6."), ("b", "~13."), ("c", "~26."), ("d", "~53.")):
+        row = next(line for line in lines if line.startswith(f"{scope} "))
+        assert share in row
+    assert "fusion.2 elementwise d +3" in text
+
+
+def test_what_cannot_be_split_is_said():
+    """Fused kernels without their program are not resolved, and the coverage says how much they are."""
+    text = " ".join(shown(gpu_space(with_hlo=False)).split())
+    assert "cannot be split" not in text
+    plane = PlaneWriter("/device:GPU:0")
+    plane.describe("loop_fusion", tf_op="jit(f)/a/mul;jit(f)/b/tanh")
+    plane.event("Stream #1(Compute)", "loop_fusion", 0, 100)
+    text = " ".join(shown(space(plane)).split())
+    assert "0.0 % of busy time resolved" in text
+    assert "100.0 % in fused kernels that cannot be split" in text
+    assert "(one kernel over 2 scopes)" in text
 
 
 def test_path_is_shown_whole(tmp_path):

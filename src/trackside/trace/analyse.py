@@ -15,7 +15,7 @@ from trackside.trace.gaps import DeviceTime, find_gaps
 from trackside.trace.hlo import HloModule, read_modules
 from trackside.trace.op_summaries import OpTotals, summarise_ops, summarise_transfers
 from trackside.trace.ops import describe_ops, find_module
-from trackside.trace.overlap import Segments, Timeline, self_segments, share_wall
+from trackside.trace.overlap import Timeline, segments_to_completion, share_wall
 from trackside.trace.tables import DeviceRow, ProgramRow, RunTable, longest_first
 from trackside.trace.trace_files import find_trace_files, read_trace_file
 from trackside.trace.trace_report import TraceReport
@@ -266,7 +266,10 @@ class Analysis:
         if not len(self.events.ops):
             return [*missing, "operations of a device: nothing ran in the window, or host_tracer_level was 0"]
         if not any(self.modules):
-            missing.append("HLO programs: opcodes, phases, collectives' bytes and most source lines are not known")
+            missing.append(
+                "HLO programs: opcodes, phases, collectives' bytes, most source lines and what is inside of fused "
+                "kernels are not known"
+            )
         elif not all(info.opcode for info in self.totals.infos):
             missing.append("the HLO of some operations: these are known by name only")
         if not self.markers:
@@ -282,15 +285,8 @@ def _share(ops: OpEvents) -> tuple[np.ndarray, dict[int, Timeline]]:
     timelines = {}
     for device in range(len(ops.devices)):
         where = np.flatnonzero(ops.device == device)
-        end, done = ops.end_ps[where], ops.done_ps[where]
-        own = self_segments(ops.line[where], ops.start_ps[where], end)
-        # What goes on elsewhere after an operation has returned is no part of any line.
-        late = np.flatnonzero(done > end)
-        segments = Segments(
-            np.concatenate([own.start_ps, end[late]]),
-            np.concatenate([own.end_ps, done[late]]),
-            np.concatenate([own.event, late]),
-        )
+        columns = (ops.line, ops.start_ps, ops.end_ps, ops.done_ps)
+        segments = segments_to_completion(*(column[where] for column in columns))
         shares, timelines[device] = share_wall(segments)
         share[where] = np.bincount(segments.event, weights=shares, minlength=len(where))
     return share, timelines

@@ -55,6 +55,14 @@ class CaptureRow(dict[str, Any]):
         return float(value) if isinstance(value, int | float) else None
 
     @property
+    def utilisation_range(self) -> tuple[float, float] | None:
+        """The least and the most that this may be; None for a peak without a spread."""
+        match self.get("utilisation_range"):
+            case [int() | float() as low, int() | float() as high]:
+                return float(low), float(high)
+        return None
+
+    @property
     def notes(self) -> list[str]:
         """What to know about its tables."""
         warnings = self.get("warnings")

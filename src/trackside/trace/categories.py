@@ -49,7 +49,7 @@ _BY_OPCODE = {
     **dict.fromkeys(("infeed", "outfeed", "recv", "recv-done", "send", "send-done"), "transfer"),
     **dict.fromkeys(CONTROL_FLOW, "control flow"),
 }
-_NOT_WORK = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "fusion", "call"})
+_NOT_WORK = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "fusion", *CONTROL_FLOW})
 _HEAVIEST_FIRST = ("convolution", "matmul", "linear algebra", "sort", "reduce", "gather/scatter", "rng", "elementwise")
 _MATMUL_TARGETS = ("gemm", "matmul", "dot", "cublas")
 _CONVOLUTION_TARGETS = ("conv", "cudnn")

@@ -53,6 +53,8 @@ class OpKey(NamedTuple):
     """The op name that the event itself carries, where there is one."""
     metadata: EventMetadata
     host: int
+    is_accelerator: bool = False
+    """Whether a GPU or TPU executed it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class OpEvents:
     keys: list[OpKey]
     device: np.ndarray
     line: np.ndarray
-    """On one line, what lies within another was called by it."""
+    """On one line, what is within another was called by it."""
     key: np.ndarray
     run: np.ndarray
     """The execution's number, which has a meaning only together with device and program; `MISSING` for none."""
@@ -272,7 +274,8 @@ def _add_device_ops(builder, host: int, device: int, plane: Plane, where: np.nda
         if program < 0 and (told is not None or module[index] != MISSING):
             program = builder.program(Program(host, told, plane.text(int(module[index]))))
         name = plane.text(int(op[index])) or metadata.display_name or metadata.name.partition(" = ")[0].lstrip("%")
-        return OpKey(program, name, _framework_name(plane.text(int(framework[index])), metadata), metadata, host)
+        framework_name = _framework_name(plane.text(int(framework[index])), metadata)
+        return OpKey(program, name, framework_name, metadata, host, is_accelerator=True)
 
     key = builder.add_keys(plane, key_of, metadata_id, op, module, program_id, framework, window_program)
     run = np.where(window >= 0, window, MISSING) if len(runs.program) else run_id
@@ -329,7 +332,7 @@ class _Windows:
         return builder.program(Program(host, program_id, name))
 
     def find(self, start_ps: np.ndarray) -> np.ndarray:
-        """In which window each time lies; -1 for none."""
+        """In which window each time is; -1 for none."""
         if not len(self.start_ps):
             return np.full(len(start_ps), -1, np.int64)
         found = np.searchsorted(self.start_ps, start_ps, side="right") - 1

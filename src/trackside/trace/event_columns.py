@@ -127,7 +127,7 @@ class EventReader:
                 elif number == 4:
                     stats.append((found.owner[chosen], found.value[chosen].view(np.int64), found.end[chosen]))
                 elif number == 5:
-                    # A count in place of a time: the event stands for many and lies nowhere.
+                    # A count in place of a time: the event stands for many and is nowhere.
                     has_time[found.owner[chosen]] = False
         kept = np.flatnonzero(has_time)
         _check_times(start_ps, offset[kept], duration[kept])

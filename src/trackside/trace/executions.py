@@ -1,7 +1,7 @@
 """Executions of programs, and which steps they made.
 
-An execution is told by its run id, never by when the host was in a step: JAX returns before the device has begun, so
-that the host's steps lie before the work that they started.
+An execution is recognized by its run id, never by when the host was in a step: JAX returns before the device has
+begun, so that the host's steps come before the work that they started.
 """
 
 from collections import Counter

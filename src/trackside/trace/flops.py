@@ -17,7 +17,6 @@ What is counted:
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -27,6 +26,7 @@ from jax.interpreters import partial_eval
 
 from trackside.trace.flop_table import FlopRow, FlopTable
 from trackside.trace.primitive_costs import matrix_flops, other_flops
+from trackside.trace.saved_values import inner_jaxprs
 from trackside.trace.scopes import CALLS, parse_op_name
 
 
@@ -41,11 +41,28 @@ def count_flops(function: Any, *args: Any, **kwargs: Any) -> FlopTable:
     Returns:
         The operations by scope and phase.
     """
-    jaxpr = _jaxpr_of(function, args, kwargs)
-    needed, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     count = _Count()
-    _add_jaxpr(count, needed, path="", times=1)
+    _add_jaxpr(count, needed_jaxpr(function, *args, **kwargs), path="", times=1)
     return count.table()
+
+
+def has_primitive(jaxpr: Any, name: str) -> bool:
+    """Whether a program contains a primitive, also within loops, branches and calls.
+
+    Args:
+        jaxpr: A jaxpr.
+        name: The primitive's name.
+    """
+    return any(
+        equation.primitive.name == name or any(has_primitive(inner, name) for inner in inner_jaxprs(equation))
+        for equation in jaxpr.eqns
+    )
+
+
+def needed_jaxpr(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """The open jaxpr of a function, without what no output needs; the arguments are those of `count_flops`."""
+    jaxpr = _jaxpr_of(function, args, kwargs)
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
 def _jaxpr_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -114,7 +131,7 @@ def _add_equation(count: _Count, equation: Any, path: str, times: int) -> None:
     elif name == "scan":
         _add_jaxpr(count, equation.params["jaxpr"].jaxpr, path, times * equation.params["length"])
     elif name in CALLS:
-        for jaxpr in _jaxprs_in(equation.params.values()):
+        for jaxpr in inner_jaxprs(equation):
             _add_jaxpr(count, jaxpr, path, times * _num_mapped_devices(equation))
     else:
         _add_operation(count, equation, path, times)
@@ -151,11 +168,3 @@ def _num_mapped_devices(equation: Any) -> int:
         return 1
     sizes = dict(equation.params["mesh"].shape)
     return prod(sizes[axis] for axis in equation.params["newly_manual_axes"])
-
-
-def _jaxprs_in(parameters: Iterable[Any]) -> Iterable[Any]:
-    for parameter in parameters:
-        for value in parameter if isinstance(parameter, (tuple, list)) else (parameter,):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield inner

@@ -3,11 +3,13 @@
 JAX puts each program's HLO into the plane `/host:metadata`. A program is decoded when first asked for, and then once.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from trackside.trace import wire
 from trackside.trace.wire import Span
@@ -17,6 +19,7 @@ METADATA_PLANE = "/host:metadata"
 _PROGRAM_NAME = re.compile(r"(.*)\((\d+)\)", re.DOTALL)
 _LIBRARY_FILE = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<")
 _OWN_FOLDER = str(Path(__file__).parent.parent)
+_MAX_NESTING = 100
 _DEMO = str(Path(_OWN_FOLDER, "demo.py"))
 
 # Bytes per element by the number of the element type: s8 is 2, f32 is 11, bf16 is 16 and so on.
@@ -29,6 +32,30 @@ _ELEMENT_BYTES = {
 }
 
 
+class Shape(NamedTuple):
+    """What a value is: an array, or a tuple of values."""
+
+    element_type: int
+    """XLA's number of the element type; 13 for a tuple."""
+    dimensions: tuple[int, ...]
+    parts: tuple["Shape", ...]
+    """The values of a tuple; empty for an array."""
+
+    @property
+    def num_elements(self) -> int:
+        """The elements of an array; those of all arrays of a tuple."""
+        return sum(part.num_elements for part in self.parts) if self.parts else math.prod(self.dimensions)
+
+    @property
+    def num_bytes(self) -> int | None:
+        """The bytes that it takes; None for an element type that is not known here."""
+        if self.parts:
+            sizes = [part.num_bytes for part in self.parts]
+            return None if None in sizes else sum(size for size in sizes if size is not None)
+        size = _ELEMENT_BYTES.get(self.element_type)
+        return None if size is None else size * math.prod(self.dimensions)
+
+
 @dataclass(frozen=True)
 class Frame:
     """A place in source code."""
@@ -39,7 +66,7 @@ class Frame:
 
     @property
     def is_users(self) -> bool:
-        """Whether it lies outside of installed packages, Python's own library and trackside, but for its demo."""
+        """Whether it is outside of installed packages, Python's own library and trackside, but for its demo."""
         return self.file == _DEMO or not (_LIBRARY_FILE.search(self.file) or self.file.startswith(_OWN_FOLDER))
 
 
@@ -62,6 +89,8 @@ class Instruction:
     frame_id: int
     source_file: str
     source_line: int
+    body: Span
+    """The whole instruction, for what few ask about."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +107,13 @@ class HloModule:
 
     Args:
         name: Its name, such as `jit_train_call`.
-        proto: The serialised `HloProto`: the module, and the buffer assignment where the compiler kept it.
+        proto: The serialized `HloProto`: the module, and the buffer assignment where the compiler kept it.
     """
 
     def __init__(self, name: str, proto: bytes):
         self.name = name
         self.proto = proto
+        self._stacks: dict[int, list[Frame]] = {}
 
     @cached_property
     def computations(self) -> dict[int, Computation]:
@@ -115,11 +145,36 @@ class HloModule:
         if not instruction.frame_id:
             known = bool(instruction.source_file)
             return [Frame(instruction.source_file, instruction.source_line, "")] if known else []
-        return self._stack(instruction.frame_id)
+        if instruction.frame_id not in self._stacks:
+            self._stacks[instruction.frame_id] = self._stack(instruction.frame_id)
+        return self._stacks[instruction.frame_id]
 
     def num_bytes(self, instruction: Instruction) -> int | None:
         """The bytes of an instruction's result; None for an element type that is not known here."""
-        return _shape_bytes(self.proto, instruction.shape)
+        return self.shape_of(instruction).num_bytes
+
+    def shape_of(self, instruction: Instruction) -> Shape:
+        """What an instruction results in."""
+        return _read_shape(self.proto[instruction.shape[0] : instruction.shape[1]])
+
+    def numbers_in(self, instruction: Instruction, *path: int) -> list[int]:
+        """The numbers of a field of an instruction, such as a matrix product's contracted dimensions.
+
+        Args:
+            instruction: The instruction.
+            path: The field's number in `HloInstructionProto`, or those of the messages that hold it and its own.
+        """
+        *outer, last = path
+        spans = [instruction.body]
+        for number in outer:
+            spans = [value for span in spans for at, value in wire.spans(self.proto, span) if at == number]
+        found = (value for span in spans for at, value in wire.fields(self.proto, span) if at == last)
+        return [number for value in found for number in wire.numbers(self.proto, value)]
+
+    def text_in(self, instruction: Instruction, number: int) -> str:
+        """A text of an instruction by its field's number; empty where there is none."""
+        found = (value for at, value in wire.spans(self.proto, instruction.body) if at == number)
+        return next((wire.text(self.proto, value) for value in found), "")
 
     def _module_fields(self) -> Iterator[tuple[int, Span]]:
         for number, span in wire.spans(self.proto):
@@ -227,6 +282,7 @@ def _read_instruction(proto: bytes, span: Span, computation_id: int) -> Instruct
         frame_id,
         file,
         line,
+        span,
     )
 
 
@@ -252,21 +308,17 @@ def _numbers_by_field(proto: bytes, span: Span) -> dict[int, int]:
     return {number: value for number, value in wire.fields(proto, span) if isinstance(value, int)}
 
 
-def _shape_bytes(proto: bytes, span: Span) -> int | None:
-    """Element type (2), dimensions (3) and a tuple's parts (4)."""
+@lru_cache(maxsize=1 << 12)
+def _read_shape(proto: bytes, depth: int = 0) -> Shape:
+    """Element type (2), dimensions (3) and a tuple's parts (4). A program repeats its shapes."""
+    if depth > _MAX_NESTING:
+        raise wire.WireError("a shape of more tuples inside of each other than any program has")
     element_type, dimensions, parts = 0, [], []
-    for number, value in wire.fields(proto, span):
+    for number, value in wire.fields(proto):
         if number == 2 and isinstance(value, int):
             element_type = value
         elif number == 3:
             dimensions += wire.numbers(proto, value)
         elif number == 4 and isinstance(value, tuple):
-            parts.append(_shape_bytes(proto, value))
-    if parts:
-        return None if None in parts else sum(parts)
-    if element_type not in _ELEMENT_BYTES:
-        return None
-    num_bytes = _ELEMENT_BYTES[element_type]
-    for dimension in dimensions:
-        num_bytes *= dimension
-    return num_bytes
+            parts.append(_read_shape(proto[value[0] : value[1]], depth + 1))
+    return Shape(element_type, tuple(dimensions), tuple(parts))

@@ -1,12 +1,14 @@
 """Operations' times added up by what they have in common."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from trackside.trace.device_events import OpEvents
+from trackside.trace.hlo import Frame
+from trackside.trace.op_parts import OpPart
 from trackside.trace.ops import OpInfo
 from trackside.trace.tables import (
     NO_SCOPE,
@@ -35,13 +37,19 @@ class OpTotals:
     num_ops: np.ndarray
 
     def coverage(self) -> Coverage:
-        """How much of the busy time is accounted for."""
+        """How much of the busy time is accounted for; what is estimated is so by scope and phase."""
         return Coverage(
             float(self.busy_s.sum()),
-            self._sum(lambda info: bool(info.op_name)),
-            self._sum(lambda info: bool(info.op_name) and info.is_inferred),
-            self._sum(lambda info: bool(info.scope)),
+            self._sum(_is_resolved),
+            self._sum(lambda info: _is_resolved(info) and info.is_inferred),
+            float(sum(busy * _scoped_share(info) for info, busy in zip(self.infos, self.busy_s, strict=True))),
+            self._sum(lambda info: len(info.places) > 1),
+            self._sum(lambda info: info.is_unsplit),
         )
+
+    def line_coverage(self) -> Coverage:
+        """The same for the table by source line: what is estimated is so by line."""
+        return replace(self.coverage(), estimated_s=self._sum(lambda info: len(_lines(info)) > 1))
 
     def _sum(self, condition: Callable[[OpInfo], bool]) -> float:
         chosen = np.array([condition(info) for info in self.infos], bool)
@@ -54,12 +62,33 @@ class OpTotals:
             key = key_of(info)
             if key is not None:
                 members.setdefault(key, []).append(index)
-        total = float(self.busy_s.sum())
         for key, indices in members.items():
-            busy = float(self.busy_s[indices].sum())
-            figures = {"busy_s": busy, "share": busy / total if total else 0.0}
-            figures["num_ops"] = int(self.num_ops[indices].sum())
+            figures = self._figures(float(self.busy_s[indices].sum()), indices)
             yield key, self.infos[indices[0]], figures, float(self.span_s[indices].sum())
+
+    def split(self, key_of: Callable[[OpPart], Hashable | None]) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """By key of a part: time, share, number of operations and how much of the time is estimated."""
+        members: dict[Hashable, list[int]] = {}
+        busy_s: dict[Hashable, float] = {}
+        estimated_s: dict[Hashable, float] = {}
+        for index, info in enumerate(self.infos):
+            shares: dict[Hashable, float] = {}
+            for part in info.parts:
+                key = key_of(part)
+                shares[key] = shares.get(key, 0.0) + part.share
+            for key, share in shares.items():
+                part_s = share * float(self.busy_s[index])
+                members.setdefault(key, []).append(index)
+                busy_s[key] = busy_s.get(key, 0.0) + part_s
+                estimated_s[key] = estimated_s.get(key, 0.0) + (part_s if len(shares) > 1 else 0.0)
+        for key, indices in members.items():
+            if key is not None:
+                yield key, {**self._figures(busy_s[key], indices), "estimated_s": estimated_s[key]}
+
+    def _figures(self, busy_s: float, indices: list[int]) -> dict[str, Any]:
+        total = float(self.busy_s.sum())
+        share = busy_s / total if total else 0.0
+        return {"busy_s": busy_s, "share": share, "num_ops": int(self.num_ops[indices].sum())}
 
 
 class OpTables(NamedTuple):
@@ -75,21 +104,21 @@ class OpTables(NamedTuple):
 def summarise_ops(totals: OpTotals) -> OpTables:
     """The tables by scope, operation, category, source line and collective."""
     coverage = totals.coverage()
-    by_scope = totals.group(lambda info: (_scope_text(info), info.phase))
+    by_scope = totals.split(lambda part: (_scope_text(part.scope), part.phase))
     # A program that was compiled twice has different operations of one name; a kernel's name stands for itself.
     by_op = totals.group(lambda info: (info.program, info.name, info.opcode, info.op_name if info.opcode else ""))
     by_category = totals.group(lambda info: info.category)
-    by_source = totals.group(lambda info: info.source)
+    by_source = totals.split(lambda part: part.source)
     by_collective = totals.group(lambda info: (info.program, info.name) if info.collective else None)
 
     def table(rows: Iterable[Row]) -> Table[Row]:
         return Table(longest_first(rows), coverage)
 
     return OpTables(
-        table(ScopeRow(scope, phase, **figures) for (scope, phase), _, figures, _ in by_scope),
+        table(ScopeRow(scope, phase, **figures) for (scope, phase), figures in by_scope),
         table(_op_row(info, figures) for _, info, figures, _ in by_op),
         table(CategoryRow(category, **figures) for category, _, figures, _ in by_category),
-        table(SourceRow(frame.file, frame.line, frame.function, **figures) for frame, _, figures, _ in by_source),
+        Table(longest_first(_source_row(frame, figures) for frame, figures in by_source), totals.line_coverage()),
         table(_collective_row(info, figures, span_s) for _, info, figures, span_s in by_collective),
     )
 
@@ -108,8 +137,24 @@ def summarise_transfers(transfers: OpEvents, infos: Sequence[OpInfo]) -> tuple[T
     return tuple(sorted(rows, key=lambda row: row.span_s, reverse=True))
 
 
-def _scope_text(info: OpInfo) -> str:
-    return "/".join(info.scope) or NO_SCOPE
+def _is_resolved(info: OpInfo) -> bool:
+    return bool(info.op_name) and not info.is_unsplit
+
+
+def _scoped_share(info: OpInfo) -> float:
+    return sum(part.share for part in info.parts if part.scope)
+
+
+def _lines(info: OpInfo) -> set[Frame | None]:
+    return {part.source for part in info.parts}
+
+
+def _scope_text(scope: tuple[str, ...]) -> str:
+    return "/".join(scope) or NO_SCOPE
+
+
+def _source_row(frame: Frame, figures: dict[str, Any]) -> SourceRow:
+    return SourceRow(frame.file, frame.line, frame.function, **figures)
 
 
 def _op_row(info: OpInfo, figures: dict[str, Any]) -> OpRow:
@@ -118,13 +163,14 @@ def _op_row(info: OpInfo, figures: dict[str, Any]) -> OpRow:
         info.program,
         info.opcode,
         info.category,
-        _scope_text(info),
+        _scope_text(info.scope),
         info.phase,
         source_text(info.source),
         **figures,
+        num_scopes=len({part.scope for part in info.parts}),
     )
 
 
 def _collective_row(info: OpInfo, figures: dict[str, Any], span_s: float) -> CollectiveRow:
-    scope = _scope_text(info)
+    scope = _scope_text(info.scope)
     return CollectiveRow(info.name, info.collective, scope, span_s=span_s, num_bytes=info.num_bytes, **figures)

@@ -1,7 +1,7 @@
 """Wall time shared among operations that overlap, so that all shares together are the time in which any ran.
 
 While n operations of a device run, each gets a nth of the time. With F(t) the integral of 1/n, an operation's share is
-F(end) - F(start): one sort, no loop over time.
+F(end) - F(start): one sort, no loop over time. Operations that count differently get a share of their weight instead.
 """
 
 from dataclasses import dataclass
@@ -74,6 +74,24 @@ def self_segments(line: np.ndarray, start_ps: np.ndarray, end_ps: np.ndarray) ->
     return Segments(np.concatenate(starts), np.concatenate(ends), np.concatenate(events))
 
 
+def segments_to_completion(line: np.ndarray, start_ps: np.ndarray, end_ps: np.ndarray, done_ps: np.ndarray) -> Segments:
+    """`self_segments`, and what is left of an operation elsewhere after it has returned, which is no part of any line.
+
+    Args:
+        line: The line of each event.
+        start_ps: When it began.
+        end_ps: When it returned.
+        done_ps: When it was complete.
+    """
+    own = self_segments(line, start_ps, end_ps)
+    late = np.flatnonzero(done_ps > end_ps)
+    return Segments(
+        np.concatenate([own.start_ps, end_ps[late]]),
+        np.concatenate([own.end_ps, done_ps[late]]),
+        np.concatenate([own.event, late]),
+    )
+
+
 def _split_nested(group: list[int], start: list[int], end: list[int]) -> list[tuple[int, int, int]]:
     """Start, end and event of each stretch in which an event was the innermost one."""
     parts: list[tuple[int, int, int]] = []
@@ -99,8 +117,13 @@ def _close(index: int, now: int, end: list[int], parts: list[tuple[int, int, int
     return max(now, end[index])
 
 
-def share_wall(segments: Segments) -> tuple[np.ndarray, Timeline]:
-    """Each segment's share of the wall time, in picoseconds, and when anything ran."""
+def share_wall(segments: Segments, weight: np.ndarray | None = None) -> tuple[np.ndarray, Timeline]:
+    """Each segment's share of the wall time, in picoseconds, and when anything ran.
+
+    Args:
+        segments: The segments.
+        weight: What each counts for while others run, above 0; all count the same if left out.
+    """
     num = len(segments.start_ps)
     times = np.concatenate([segments.start_ps, segments.end_ps])
     order = np.argsort(times, kind="stable")
@@ -109,7 +132,12 @@ def share_wall(segments: Segments) -> tuple[np.ndarray, Timeline]:
     first = np.zeros(min(1, len(time)))
     duration = np.where(running > 0, np.diff(time), 0).astype(float)
     busy_ps = np.concatenate([first, np.cumsum(duration)])
-    duration /= np.maximum(running, 1)
+    if weight is None:
+        duration /= np.maximum(running, 1)
+    else:
+        running_weight = np.cumsum(np.concatenate([weight, -weight])[order])[:-1]
+        np.divide(duration, running_weight, out=duration, where=running > 0)
     integral = np.empty(2 * num)
     integral[order] = np.concatenate([first, np.cumsum(duration)])
-    return integral[num:] - integral[:num], Timeline(time, busy_ps)
+    shares = integral[num:] - integral[:num]
+    return shares if weight is None else shares * weight, Timeline(time, busy_ps)

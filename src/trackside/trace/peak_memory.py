@@ -1,7 +1,7 @@
 """What fills a program's memory at its peak, by scope and phase, from the compiler's buffer assignment.
 
 The HLO that a capture carries has, beside the program, where the compiler put each buffer and in which order it
-allocated and freed them. Played back, that gives the moment at which most temporary memory is in use and what lies in
+allocated and freed them. Played back, that gives the moment at which most temporary memory is in use and what is in
 it then: in a training step the activations that were saved for the backward pass, by layer. The figures are those of
 one device, and what the compiler planned; an allocator's own overhead comes on top.
 """
@@ -71,7 +71,7 @@ def peak_memory(hlo_proto: bytes) -> PeakMemory | None:
     """Find what fills a program's memory at its peak.
 
     Args:
-        hlo_proto: A serialised `HloProto`: `HloModule.proto` of a trace.
+        hlo_proto: A serialized `HloProto`: `HloModule.proto` of a trace.
 
     Returns:
         The program's memory; None if the HLO has no buffer assignment. Where it has one without the order of

@@ -1,4 +1,4 @@
-"""What devices can do at most, as their vendors state it: the denominators of utilisation.
+"""What devices can do at most, as their vendors state it: the denominators of utilization.
 
 Figures are dense (no structured sparsity), for one device as JAX counts them. On TPU v2, v3 and TPU7x that is one of
 the chip's two TensorCores, on MI250X one of two dies, so that half of the data sheet's figure stands here. A device or
@@ -30,6 +30,8 @@ class Peak:
     """Bandwidth of the device's memory; None where it is not known."""
     source: str
     """The data sheet that says so, or `calibrated` for a measured peak."""
+    flops_per_s_range: tuple[float, float] | None = None
+    """The range that holds `flops_per_s`, the median of several measurements; None for a data sheet."""
 
 
 @dataclass(frozen=True)

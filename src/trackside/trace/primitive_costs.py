@@ -1,15 +1,17 @@
 """What one JAX primitive costs in floating-point operations, from the shapes of its arguments.
 
 Matrix products and convolutions are what peaks are stated for, so they are told apart from the rest. A multiply-add
-counts as two, a complex one as four real ones. Of a convolution, only products with an element of the input count, not
-those with padding or with the holes of a dilated input: in the gradient of a strided convolution these are most.
+counts as two, a complex one as four real ones.
+
+A convolution is counted as is usual: each output takes a product with each place of the window, whether that meets the
+input or its padding. So FLOPs and utilization can be compared with those that others state. (The compiler leaves the
+padding out, which makes 8 % less of a 3 x 3 window on 16 x 16 values.) The holes of a dilated input are never counted:
+the gradients by input and by kernel cost as much as the convolution itself, strided or not.
 """
 
 import math
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 
 def _names(text: str) -> frozenset[str]:
@@ -94,49 +96,14 @@ def _ragged_dot_flops(equation: Any) -> int:
 
 
 def _convolution_flops(equation: Any) -> int:
-    parameters = equation.params
-    numbers = parameters["dimension_numbers"]
+    numbers = equation.params["dimension_numbers"]
     lhs, rhs, out = (variable.aval.shape for variable in (*equation.invars[:2], equation.outvars[0]))
     num_products = out[numbers.out_spec[0]] * out[numbers.out_spec[1]] * rhs[numbers.rhs_spec[1]]
-    for axis, (low, _) in enumerate(parameters["padding"]):
-        num_products *= _num_products(
-            input_size=lhs[numbers.lhs_spec[axis + 2]],
-            window_size=rhs[numbers.rhs_spec[axis + 2]],
-            output_size=out[numbers.out_spec[axis + 2]],
-            stride=parameters["window_strides"][axis],
-            low_padding=low,
-            input_dilation=parameters["lhs_dilation"][axis],
-            window_dilation=parameters["rhs_dilation"][axis],
-        )
+    for axis in range(2, len(out)):
+        # Fewer elements than outputs: the input is spread out, as in a transposed convolution or the gradient of one.
+        num_places = min(lhs[numbers.lhs_spec[axis]], out[numbers.out_spec[axis]])
+        num_products *= num_places * rhs[numbers.rhs_spec[axis]]
     return 2 * num_products
-
-
-def _num_products(
-    input_size: int,
-    window_size: int,
-    output_size: int,
-    stride: int,
-    low_padding: int,
-    input_dilation: int,
-    window_dilation: int,
-) -> int:
-    """How many pairs of an output and a place in the window meet an element of the input, along one dimension.
-
-    Output `o` meets the dilated input at `o * stride + offset`. Outputs that are equal modulo the dilation all meet
-    elements or all meet holes, so they are counted class by class without listing them.
-    """
-    offsets = np.arange(window_size, dtype=np.int64) * window_dilation - low_padding
-    last = (input_size - 1) * input_dilation
-    total = 0
-    for first in range(min(input_dilation, output_size)):
-        start = offsets + first * stride
-        meets = start[start % input_dilation == 0]
-        step = stride * input_dilation
-        num_outputs = (output_size - 1 - first) // input_dilation + 1
-        lowest = np.maximum(0, -(meets // step))
-        highest = np.minimum(num_outputs - 1, (last - meets) // step)
-        total += int(np.maximum(0, highest - lowest + 1).sum())
-    return total
 
 
 _MATRIX_PRODUCTS: dict[str, Callable[[Any], int]] = {

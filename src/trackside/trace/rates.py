@@ -48,7 +48,7 @@ def rate_under(report: "TraceReport", label: str, share: float) -> float | None:
 
     Args:
         report: The report.
-        label: The row: a scope with all that lies under it, or `<scope>/.` for the scope itself.
+        label: The row: a scope with everything under it, or `<scope>/.` for the scope itself.
         share: Its share of the busy time.
     """
     if report.flops is None or share < _MIN_SHARE or label.endswith("more)"):

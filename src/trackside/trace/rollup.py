@@ -1,21 +1,47 @@
 """The scopes of a report in few rows: a tree that is opened only where the time is."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trackside.trace.tables import NO_SCOPE, ScopeRow
 
 _MIN_SHARE = 0.1
+NOTICEABLE = 0.01
+"""How much of a time is estimated before it is marked as such."""
 _NUM_CHILDREN = 4
 
 PhaseShares = dict[str, float]
+
+
+class RolledScope(NamedTuple):
+    """A row: a scope with all that is under it."""
+
+    label: str
+    """Its path; `<scope>/.` for what is in the scope itself, `<scope>/(n more)` for what remains of many."""
+    shares: PhaseShares
+    """Shares of the busy time."""
+    estimated: float = 0.0
+    """What of these is the scope's part of kernels that compute for several, by estimate."""
+
+    @property
+    def total(self) -> float:
+        """Its share over all phases."""
+        return sum(self.shares.values())
+
+    @property
+    def mark(self) -> str:
+        """A tilde where a noticeable part of the share is estimated."""
+        return "~" if self.estimated > NOTICEABLE * self.total else ""
 
 
 @dataclass
 class _Node:
     label: str
     shares: PhaseShares = field(default_factory=dict)
-    """Of the scope and all that lies under it."""
+    """Of the scope and everything under it."""
     own: PhaseShares = field(default_factory=dict)
+    estimated: float = 0.0
+    own_estimated: float = 0.0
     children: dict[str, "_Node"] = field(default_factory=dict)
 
     @property
@@ -23,15 +49,15 @@ class _Node:
         return sum(self.shares.values())
 
 
-def roll_up(rows: tuple[ScopeRow, ...], max_rows: int) -> list[tuple[str, PhaseShares]]:
+def roll_up(rows: tuple[ScopeRow, ...], max_rows: int) -> list[RolledScope]:
     """Shares of the busy time by scope and phase, in rows that sum to the whole.
 
     The scope with the largest share is opened into those under it, as long as it holds a tenth of the time and there is
-    room. What lies in a scope itself, and what remains of many small ones, gets a row of its own.
+    room. What is in a scope itself, and what remains of many small ones, gets a row of its own.
 
     Args:
         rows: The table by scope.
-        max_rows: At most so many rows, or as many as there are outermost scopes.
+        max_rows: At most this many rows, or as many as there are outermost scopes.
     """
     shown = list(_build_tree(rows).children.values())
     while True:
@@ -39,7 +65,7 @@ def roll_up(rows: tuple[ScopeRow, ...], max_rows: int) -> list[tuple[str, PhaseS
         openable = (node for node in shown if node.children and node.total >= _MIN_SHARE)
         chosen = next((node for node in openable if len(shown) - 1 + len(_open(node)) <= max_rows), None)
         if chosen is None:
-            return [(node.label, node.shares) for node in shown]
+            return [RolledScope(node.label, node.shares, node.estimated) for node in shown]
         shown.remove(chosen)
         shown += _open(chosen)
 
@@ -48,11 +74,14 @@ def _build_tree(rows: tuple[ScopeRow, ...]) -> _Node:
     root = _Node("")
     for row in rows:
         node = root
+        estimated = row.share * row.estimated_s / row.busy_s if row.busy_s else 0.0
         for name in [NO_SCOPE] if row.scope == NO_SCOPE else row.scope.split("/"):
             label = f"{node.label}/{name}".lstrip("/")
             node = node.children.setdefault(name, _Node(label))
             _add(node.shares, {row.phase: row.share})
+            node.estimated += estimated
         _add(node.own, {row.phase: row.share})
+        node.own_estimated += estimated
     return root
 
 
@@ -66,9 +95,10 @@ def _open(node: _Node) -> list[_Node]:
         remainder = _Node(f"{node.label}/({len(rest)} more)")
         for child in rest:
             _add(remainder.shares, child.shares)
+            remainder.estimated += child.estimated
         opened = [*opened, remainder]
     if node.own:
-        opened = [*opened, _Node(f"{node.label}/.", node.own)]
+        opened = [*opened, _Node(f"{node.label}/.", node.own, estimated=node.own_estimated)]
     return opened
 
 

@@ -12,8 +12,8 @@ The phase of an operation:
 - `recompute` in what `jax.checkpoint` computes again (`rematted_computation`).
 - `backward` under a transposition.
 - `forward` under a `jvp` that is not transposed: all that is traced inside of `grad`. Outside of any gradient, what
-  lies under an outermost scope `loss`.
-- `other`: all else. Metrics, gradient synchronisation, data movement, what the compiler made up without a name, and all
+  is under an outermost scope `loss`.
+- `other`: all else. Metrics, gradient synchronization, data movement, what the compiler made up without a name, and all
   operations of a program that takes no gradient.
 """
 
@@ -133,9 +133,9 @@ def _unwrap(component: str) -> _Part:
 
 
 def _without_repetition(parts: list[_Part]) -> list[_Part]:
-    """Drop the path that is told twice.
+    """Drop the path that stands twice.
 
-    The gradient of a rematerialised function carries its own path once more:
+    The gradient of a rematerialized function carries its own path once more:
     `transpose(jvp(loss))/Net/jvp(loss)/Net/checkpoint/...`. Both have the same components, so all between the
     transposed one and its likeness can go.
     """

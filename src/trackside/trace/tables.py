@@ -35,11 +35,27 @@ class Coverage:
     """What of that belongs to operations without metadata, counted to the operation next to them."""
     scoped_s: float = 0.0
     """The part under a scope of the user's: a `jax.named_scope`, a module's name."""
+    estimated_s: float = 0.0
+    """What of the resolved time belongs to kernels that compute for several rows of a table: for several scopes or
+    phases, in the table by source line for several lines. It is split by what their parts cost, by estimate."""
+    unsplit_s: float = 0.0
+    """The part that belongs to fused kernels of which the trace does not say what their parts cost. It is shown as one
+    kernel over several scopes or, where only one of them is known, under that one."""
 
     @property
     def unattributed_s(self) -> float:
         """The part of which the trace does not say where it comes from."""
-        return max(self.busy_s - self.resolved_s, 0.0)
+        return max(self.busy_s - self.resolved_s - self.unsplit_s, 0.0)
+
+    @property
+    def estimated_share(self) -> float | None:
+        """`estimated_s` as a share of the busy time; None if there was none."""
+        return self.estimated_s / self.busy_s if self.busy_s else None
+
+    @property
+    def unsplit_share(self) -> float | None:
+        """`unsplit_s` as a share of the busy time; None if there was none."""
+        return self.unsplit_s / self.busy_s if self.busy_s else None
 
     @property
     def resolved_share(self) -> float | None:
@@ -58,6 +74,8 @@ class Coverage:
             "unattributed_s": self.unattributed_s,
             "resolved_share": self.resolved_share,
             "scoped_share": self.scoped_share,
+            "estimated_share": self.estimated_share,
+            "unsplit_share": self.unsplit_share,
         }
 
 
@@ -84,12 +102,14 @@ class ScopeRow:
     """The time under one scope in one phase."""
 
     scope: str = NO_SCOPE
-    """The path, such as `loss/Net/Dense_0`; `(no scope)` for what lies under none."""
+    """The path, such as `loss/Net/Dense_0`; `(no scope)` for what is under none."""
     phase: str = "other"
     busy_s: float = 0.0
     share: float = 0.0
     num_ops: int = 0
-    """How many operations were executed."""
+    """How many operations were executed; a fused kernel counts in each scope that it computes for."""
+    estimated_s: float = 0.0
+    """What of the time is its part of kernels that compute for several scopes or phases, by estimate."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +121,15 @@ class OpRow:
     opcode: str = ""
     category: str = ""
     scope: str = NO_SCOPE
+    """For a fused kernel, that of the operation it is named after."""
     phase: str = "other"
     source: str = ""
     """`file:line`, empty where it is not known."""
     busy_s: float = 0.0
     share: float = 0.0
     num_ops: int = 0
+    num_scopes: int = 1
+    """For how many scopes it computes: more than 1 if its time is split among them."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +152,8 @@ class SourceRow:
     busy_s: float = 0.0
     share: float = 0.0
     num_ops: int = 0
+    estimated_s: float = 0.0
+    """What of the time is its part of kernels that compute for several lines, by estimate."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +230,11 @@ class RunTable:
 
     def __post_init__(self) -> None:
         for name, dtype in _RUN_COLUMNS.items():
-            column = np.asarray(getattr(self, name), dtype)
+            try:
+                with np.errstate(invalid="raise"):
+                    column = np.asarray(getattr(self, name), dtype)
+            except FloatingPointError as error:
+                raise ValueError(f"{name} has a number that is no {np.dtype(dtype).name}") from error
             if column.shape != (len(self.program),):
                 raise ValueError(f"{name} has the shape {column.shape} for {len(self.program)} executions")
             object.__setattr__(self, name, column)  # read back from JSON it was a list

@@ -1,5 +1,6 @@
 """Where the files of a trace lie."""
 
+import os
 from pathlib import Path
 
 from trackside.errors import TraceError
@@ -20,9 +21,11 @@ def find_trace_files(source: Path) -> list[Path]:
     Raises:
         TraceError: If there is none.
     """
-    if source.exists() and not source.is_dir():
+    # os.path: a name that is too long, as damage may leave it, is one that is not there.
+    exists = os.path.exists(source)
+    if exists and not source.is_dir():
         return [source]
-    if not source.exists():
+    if not exists:
         raise TraceError(f"{source}: no such file or directory. Give a *{SUFFIX} file, or a directory that holds one.")
     found = source.glob(f"*{SUFFIX}"), source.rglob(f"*{SUFFIX}")
     files = next((files for each in found if (files := sorted(file for file in each if file.is_file()))), [])

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from trackside.errors import TraceError
+from trackside.text import a_type
 from trackside.trace.flop_table import FlopTable
 from trackside.trace.hlo import HloModule
 from trackside.trace.peak_memory import PeakMemory
@@ -45,9 +46,9 @@ class TraceReport:
     programs: tuple[ProgramRow, ...] = ()
     """All programs that ran, including those that the tables leave out."""
     step_program: str | None = None
-    """The program that makes the steps; None if no execution was recognised."""
+    """The program that makes the steps; None if no execution was recognized."""
     num_steps: int | None = None
-    """The steps in the window; None if no execution was recognised."""
+    """The steps in the window; None if no execution was recognized."""
     step_time: StepTime | None = None
     """None if fewer than two executions of the step program were recorded."""
     markers: tuple[StepMarker, ...] = ()
@@ -157,11 +158,10 @@ class TraceReport:
         """
         if not isinstance(plain, Mapping):
             raise TraceError(f"report: expected what TraceReport.to_dict() gave; got {type(plain).__name__}")
-        given = str(plain.get("format", FORMAT))
+        given = plain.get("format", FORMAT)
         if given != FORMAT:
-            raise TraceError(
-                f"report: its format is {given!r}; this trackside reads {FORMAT!r}. Use a newer trackside."
-            )
+            shown = repr(given) if isinstance(given, str) else a_type(given)
+            raise TraceError(f"report: its format is {shown}; this trackside reads {FORMAT!r}. Use a newer trackside.")
         # What follows from the tables, and what cannot be read back, is not looked at.
         fields = {name: value for name, value in plain.items() if name in _PLAIN_FIELDS and value is not None}
         try:

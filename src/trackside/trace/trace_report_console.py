@@ -8,7 +8,7 @@ from rich.text import Text
 
 from trackside.text import count, head, num_bytes, seconds, tail, with_prefix
 from trackside.trace.rates import rate_under, step_rate
-from trackside.trace.rollup import roll_up
+from trackside.trace.rollup import RolledScope, roll_up
 from trackside.trace.scopes import PHASES
 from trackside.trace.tables import NO_SCOPE
 from trackside.trace.trace_report import TraceReport
@@ -75,9 +75,11 @@ def _coverage_text(report: TraceReport) -> str:
     if coverage.resolved_share is None or coverage.scoped_share is None:
         return "no busy time to account for"
     unattributed = coverage.unattributed_s / coverage.busy_s
+    estimated = f" ({_percent(coverage.estimated_share or 0.0)} split by estimate)" if coverage.estimated_s else ""
+    unsplit = f"{_percent(coverage.unsplit_share or 0.0)} in fused kernels that cannot be split, "
     return (
-        f"{_percent(coverage.resolved_share)} of busy time resolved, {_percent(coverage.scoped_share)} under a scope, "
-        f"{_percent(unattributed)} unattributed"
+        f"{_percent(coverage.resolved_share)} of busy time resolved{estimated}, {_percent(coverage.scoped_share)} "
+        f"under a scope, {unsplit if coverage.unsplit_s else ''}{_percent(unattributed)} unattributed"
     )
 
 
@@ -85,25 +87,23 @@ def _scope_table(report: TraceReport, width: int) -> Table:
     """Scopes as rows, phases as columns, in percent of the busy time."""
     phases = [phase for phase in PHASES if phase in report.phases]
     table = _new_table()
-    with_rates = report.flops is not None and width - 9 * len(phases) - 26 >= _MIN_NAME_WIDTH
-    name_width = width - 9 * len(phases) - (26 if with_rates else 17)
+    with_rates = report.flops is not None and width - 9 * len(phases) - 27 >= _MIN_NAME_WIDTH
+    name_width = width - 9 * len(phases) - (27 if with_rates else 18)
     table.add_column("scope", width=name_width)
     for phase in phases:
         table.add_column(_SHORT.get(phase, phase), justify="right", width=8)
-    table.add_column("total", justify="right", width=7)
+    table.add_column("total", justify="right", width=8)
     table.add_column("ms/step", justify="right", width=8)
     if with_rates:
         table.add_column("GFLOP/s", justify="right", width=8)
     totals = {phase: busy_s / report.coverage.busy_s for phase, busy_s in report.phases.items()}
-    rows = [*roll_up(report.scopes.rows, _NUM_SCOPES), ("all", totals)]
-    for scope, by_phase in rows:
-        cells = [_percent(by_phase[phase]) if by_phase.get(phase) else "" for phase in phases]
-        total = sum(by_phase.values())
-        per_step = report.per_step(total * report.coverage.busy_s)
+    for row in [*roll_up(report.scopes.rows, _NUM_SCOPES), RolledScope("all", totals)]:
+        cells = [_percent(row.shares[phase]) if row.shares.get(phase) else "" for phase in phases]
+        per_step = report.per_step(row.total * report.coverage.busy_s)
         shown = "" if per_step is None else f"{per_step * 1e3:.3f}"
-        rate = rate_under(report, scope, total) if with_rates else None
+        rate = rate_under(report, row.label, row.total) if with_rates else None
         rates = ["" if rate is None else f"{rate / 1e9:.3g}"] if with_rates else []
-        _add_row(table, tail(scope, name_width), *cells, _percent(total), shown, *rates)
+        _add_row(table, tail(row.label, name_width), *cells, f"{row.mark}{_percent(row.total)}", shown, *rates)
     return table
 
 
@@ -117,13 +117,16 @@ def _op_table(report: TraceReport, width: int) -> Table:
     table.add_column("busy", justify="right", width=7)
     for row in report.ops.rows[:_NUM_OPS]:
         scope = "" if row.scope == NO_SCOPE else row.scope
-        scope = tail(scope, width - name_width - 36)
+        others = f" +{row.num_scopes - 1}" if row.num_scopes > 1 else ""
+        scope = tail(scope, width - name_width - 36 - len(others)) + others
         _add_row(table, head(row.op, name_width), row.category, scope, row.phase, _percent(row.share))
     return table
 
 
 def _notes(report: TraceReport) -> list[Text]:
     notes = [Text(f"Missing: {what}", style="yellow") for what in report.missing]
+    if report.coverage.estimated_s:
+        notes.append(Text("~ and +n: one kernel computes for several scopes; its time is split by estimate"))
     notes += [Text(f"Note: {what}", style="yellow") for what in report.warnings]
     left_out = [program for program in report.programs if not program.is_selected]
     if left_out:

@@ -59,7 +59,7 @@ def fields(data: bytes, span: Span | None = None) -> Iterator[tuple[int, int | S
 
     Args:
         data: The bytes.
-        span: Where the message lies; all of the bytes if left out.
+        span: Where the message is; all of the bytes if left out.
 
     Raises:
         WireError: If the bytes are no message.
