@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trackside.findings import RunFacts
+from trackside.findings import EpochFacts, RunFacts
 from trackside.profiling.ledger import LedgerTotals
 from trackside.trace import TraceReport
 from trackside.trace.tables import Coverage, ScopeRow, Table
@@ -70,3 +70,13 @@ def leak_row(name: str = "other live arrays", bytes_per_step: float = 6.4) -> di
 
 def timer(avg_time: float, count: int = 100) -> dict[str, Any]:
     return {"avg_time": avg_time, "total_time": avg_time * count, "count": count}
+
+
+def epochs_with(idle_s: float | None, number: int = 4, time_s: float = 10.0, reason: str = "data_wait") -> RunFacts:
+    epochs = [EpochFacts(index + 1, 100 * (index + 1), time_s, idle_s, reason) for index in range(number)]
+    return RunFacts(ledger=make_ledger({}), epochs=epochs)
+
+
+def first(found):
+    """What a rule found, if anything; the first of several."""
+    return next(iter(found), None) if hasattr(found, "__iter__") else found

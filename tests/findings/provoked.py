@@ -1,6 +1,6 @@
 """Trainings with a fault, and what is found in them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.trainer.tiny import Linear, MSETrainer, make_batch
 from trackside.callbacks import Callback
 from trackside.events import read_events
 from trackside.findings import Finding, RunFacts, facts_from_events, find
-from trackside.logger import LoggerConfig
+from trackside.logger import LoggerConfig, LoggerToolsConfig
 from trackside.run_layout import event_file_name
 from trackside.trainer import Batch, ModelConfig, OptimizerConfig, ParallelConfig, SchedulerConfig, TrainerConfig
 
@@ -41,11 +41,18 @@ def train(
     optimizer: str = "sgd",
     trainer_class: type[MSETrainer] = MSETrainer,
     max_inflight_steps: int = 2,
+    tools: Sequence[LoggerToolsConfig] = (),
+    steps_per_call: Any = "auto",
 ) -> RunFacts:
     """Train, and read the facts from the run's event file."""
-    logger = LoggerConfig(log_path=run, log_every_n_steps=log_every_n_steps)
+    logger = LoggerConfig(log_path=run, log_every_n_steps=log_every_n_steps, log_tools=list(tools))
     trainer = trainer_class(
-        TrainerConfig(logger=logger, enable_progress_bar=False, max_inflight_steps=max_inflight_steps),
+        TrainerConfig(
+            logger=logger,
+            enable_progress_bar=False,
+            max_inflight_steps=max_inflight_steps,
+            steps_per_call=steps_per_call,
+        ),
         ModelConfig(model_class=model_class, parallel=ParallelConfig(data_axis_size=1)),
         OptimizerConfig(name=optimizer, scheduler=SchedulerConfig(name="constant", lr=1e-3)),
         batch=make_batch(8),

@@ -6,7 +6,7 @@ import pytest
 
 from tests.findings.made_up import capture_row, compile_row, leak_row, make_ledger, timer
 from trackside.events import EventWriter, read_events
-from trackside.findings import EpochFacts, FactCollector, RunFacts, facts_from_events, find
+from trackside.findings import EpochFacts, FactCollector, RunFacts, ToolFacts, facts_from_events, find
 from trackside.findings.facts import MAX_COMPILES, MAX_EPOCHS
 
 
@@ -41,7 +41,7 @@ def test_other_rows_are_passed_over():
     """Rows that tell nothing of the run's time change nothing."""
     rows = [
         {"kind": "format", "version": 1},
-        {"kind": "checkpoint", "step": 3},
+        {"kind": "stop", "reason": "enough", "step": 3},
         {"kind": "status", "status": "success"},
     ]
     assert facts_from_events(rows) == RunFacts()
@@ -116,6 +116,19 @@ def test_utilisation_is_that_of_all_legs(second: dict[str, Any], expected: float
     ledger = facts_from_events([leg_row(), first, leg_row(10), {**first, **second}]).ledger
     assert ledger is not None
     assert ledger.mfu == expected
+    assert ledger.mfu_range is None
+
+
+def test_the_range_of_a_utilisation_is_that_of_all_legs():
+    """A leg whose peak comes from a data sheet adds no spread."""
+    first = {"kind": "ledger", "wall_s": 100.0, "parts": {"device_wait": 100.0}, "num_steps": 10, "at_peak_s": 10.0}
+    measured = {**first, "at_peak_range_s": [8.0, 14.0]}
+    both = facts_from_events([leg_row(), measured, leg_row(10), measured]).ledger
+    one = facts_from_events([leg_row(), first, leg_row(10), measured]).ledger
+    assert both is not None
+    assert one is not None
+    assert both.mfu_range == pytest.approx((0.08, 0.14))
+    assert one.mfu_range == pytest.approx((0.09, 0.12))
 
 
 def test_a_leg_without_ledger_keeps_the_others():
@@ -125,10 +138,38 @@ def test_a_leg_without_ledger_keeps_the_others():
     assert ledger.wall_s == 5.0
 
 
-def test_compiles_of_the_set_up_are_left_out():
-    """What is compiled before the first leg is no part of the ledger, and no rule may hold it against the training."""
-    rows = [compile_row("make_carry"), leg_row(), compile_row("train_step"), leg_row(10), compile_row("train_step")]
-    assert [row["function"] for row in facts_from_events(rows).compiles] == ["train_step", "train_step"]
+@pytest.mark.parametrize(("parts", "expected"), [({"setup": 1.0}, ["initial state"]), ({}, [])])
+def test_compiles_of_the_set_up_are_those_of_the_ledger(parts, expected):
+    """What is compiled before the first leg counts if the ledger has set-up; earlier versions began it after that."""
+    rows = [compile_row("initial state"), leg_row(), compile_row("train_step"), ledger_row(10, parts)]
+    compiles = facts_from_events([*rows, leg_row(10), compile_row("train_step")]).compiles
+    assert [row["function"] for row in compiles] == [*expected, "train_step", "train_step"]
+
+
+def test_ledger_of_a_process_that_was_overtaken_does_not_count():
+    """A process that evaluates what another one trains again takes nothing away from the other's leg."""
+    legs = [{**leg_row(), "leg": 1}, {**leg_row(10), "leg": 2}]
+    first, second = ({**ledger_row(10, {}, wall_s=wall_s), "leg": leg} for leg, wall_s in ((1, 5.0), (2, 7.0)))
+    ledger = facts_from_events([legs[0], first, legs[1], second, {**first, "wall_s": 6.0}]).ledger
+    assert ledger is not None
+    assert ledger.wall_s == 12.0
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ({"device_idle_s": 2.0, "device_idle_low_s": 1.0, "device_idle_high_s": 3.0}, (1.5, 5.0)),
+        ({"device_idle_s": 2.0}, (None, None)),
+        ({}, (0.5, 2.0)),
+    ],
+)
+def test_limits_of_idle_time_are_those_of_all_legs(second: dict[str, float], expected: tuple):
+    """They add up over legs that observed the device; one of an earlier version, which wrote none, leaves them open."""
+    limits = {"device_idle_low_s": 0.5, "device_idle_high_s": 2.0}
+    first = {**ledger_row(10, {}, busy_s=3.0, idle={"other": 1.0}), **limits}
+    ledger = facts_from_events([leg_row(), first, leg_row(10), {**ledger_row(20, {}), **second}]).ledger
+    assert ledger is not None
+    assert (ledger.device_idle_low_s, ledger.device_idle_high_s) == expected
 
 
 def test_device_that_only_one_leg_observed():
@@ -172,6 +213,9 @@ def test_the_ledger_knows_the_step_time_better():
         {"kind": "between_epochs", "epoch": 1, "parts": 3},
         {"kind": "config", "config": [1]},
         {"kind": "environment", "devices": 3},
+        {"kind": "environment", "loaders": {"train": 5, "val": {"kind": 3}}},
+        {"kind": "logging_tool", "tool": "WandBLogger", "num_waiting": "many"},
+        {"kind": "silence", "findings": None},
         {"kind": ["ledger"]},
     ],
 )
@@ -202,7 +246,7 @@ def test_epoch_that_was_trained_again_counts_once():
 def test_idleness_after_an_epoch():
     """What lies between an epoch and the next is the epoch's idleness, and the longest part its reason."""
     rows = [epoch_row(1, 100), pause_row(1, {"data_wait": 2.0, "other": 0.5, "callback/A": 0.5})]
-    assert facts_from_events(rows).epochs == [EpochFacts(1, 100, 10.0, 3.0, "data_wait")]
+    assert facts_from_events(rows).epochs == [EpochFacts(1, 100, 10.0, 3.0, "data_wait", 2.0)]
 
 
 def test_end_of_training_is_not_followed_by_idleness():
@@ -245,3 +289,33 @@ def test_facts_can_be_asked_for_at_any_time():
     collector.add(leak_row())
     assert early.ledger is not None
     assert (early.ledger.wall_s, early.leaks) == (5.0, [])
+
+
+def test_what_tools_left_behind_adds_up_over_legs():
+    """Each leg closes its tools; what each found is summed by tool."""
+    row = {"kind": "logging_tool", "tool": "A", "num_waiting": 30, "num_dropped": 1, "closing_s": 2.0}
+    assert facts_from_events([row, {**row, "tool": "B"}, row]).tools == {
+        "A": ToolFacts(60, 2, 4.0),
+        "B": ToolFacts(30, 1, 2.0),
+    }
+
+
+def test_the_longest_stall_is_that_of_all_legs():
+    """Each leg knows its own; the longest counts."""
+    rows = [{**ledger_row(10, {}), "longest_s": {"callback/A": 2.0}}, {"kind": "leg", "step": 10}]
+    rows += [{**ledger_row(10, {}), "longest_s": {"callback/A": 1.0, "validation": 3.0}}]
+    assert facts_from_events(rows).longest_s == {"callback/A": 2.0, "validation": 3.0}
+
+
+def test_the_last_training_says_what_is_silenced():
+    """A later leg may want to hear of what an earlier one did not."""
+    rows = [{"kind": "silence", "findings": ["input_bound"]}]
+    assert facts_from_events(rows).silenced == ("input_bound",)
+    assert facts_from_events([*rows, {"kind": "silence", "findings": []}]).silenced == ()
+
+
+def test_the_first_batch_of_each_leg_is_known():
+    """What the way to the first step has of waiting for data; other parts of it are in the ledger anyway."""
+    row = {"kind": "first_step", "step": 1, "wall_s": 9.0, "parts": {"data_wait": 2.0, "compile": 6.0}}
+    assert facts_from_events([row, {"kind": "leg", "step": 5}, {**row, "parts": {}}, row]).first_batch_s == 4.0
+    assert facts_from_events([{**row, "parts": 3}]) == RunFacts()

@@ -30,7 +30,7 @@ def test_verdict_then_evidence_then_advice():
 
 def test_headline_counts_by_severity():
     """The first line says how many there are, of which severity."""
-    assert render_findings([SEVERE, WARNING, WARNING]).plain.splitlines()[0] == "3 findings: 1 severe, 2 warning"
+    assert render_findings([SEVERE, WARNING, WARNING]).plain.splitlines()[0] == "3 findings: 1 severe, 2 warnings"
 
 
 def test_no_findings_are_said():

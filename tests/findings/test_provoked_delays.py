@@ -1,7 +1,9 @@
 """Findings of trainings in which one part takes its time, on a clock that only these delays move."""
 
 import gc
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ from tests.trainer.delay_clock import DELAY_S, NEVER_WAITS, DelayClock
 from tests.trainer.tiny import MSETrainer, make_loader
 from trackside.callbacks import Callback, CallbackConfig
 from trackside.clock import SYSTEM_CLOCK, ManualClock
+from trackside.events import read_events
 from trackside.findings import Finding, RunFacts, compile_rules
+from trackside.logger import LoggerTool, LoggerToolsConfig
 from trackside.profiling import TrainingProfiler
+from trackside.run_layout import event_file_name
 from trackside.trainer import Batch
 
 NUM_STEPS = 24
@@ -58,6 +63,58 @@ def test_slow_callback_dominates(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, make_loader(NUM_STEPS), callbacks=[Slow()])
     assert findings["callback_dominates"].subject == "Slow"
     assert "input_bound" not in findings
+
+
+class Stalling(Callback):
+    """Takes long, once."""
+
+    def __init__(self) -> None:
+        super().__init__(CallbackConfig(every_n_steps=1))
+
+    def on_filtered_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        if step_idx == 50:
+            CLOCK.advance(2.2)
+
+
+def test_a_callback_that_stalls_now_and_then_is_named(tmp_path: Path) -> None:
+    """By its class, with how long the training stood still."""
+    loader = Delayed(make_loader(10) * 30, CLOCK.delay)
+    finding = findings_of(tmp_path, loader, callbacks=[Stalling()])["callback_stalls"]
+    assert finding.subject == "Stalling"
+    assert finding.evidence["longest_stall_s"] == pytest.approx(2.2)
+
+
+class LateTool(LoggerTool):
+    """Begins to write when it is asked to close, and takes its time for each row."""
+
+    def __init__(self) -> None:
+        self._may_write = threading.Event()
+
+    @property
+    def finalize_timeout_s(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._may_write.set()
+        return 300.0
+
+    def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
+        self._may_write.wait(300.0)
+        CLOCK.delay()
+
+
+@dataclass
+class LateToolConfig(LoggerToolsConfig):
+    def create(self, logger: Any) -> LoggerTool:
+        return LateTool()
+
+
+def test_a_tool_that_the_end_waits_for_is_named(tmp_path: Path) -> None:
+    """A logging tool on its own thread that has most rows still to write when the training ends."""
+    loader = Delayed(make_loader(NUM_STEPS), CLOCK.delay)
+    finding = findings_of(tmp_path, loader, log_every_n_steps=1, tools=[LateToolConfig()])["slow_logging_tool"]
+    assert finding.subject == "LateTool"
+    assert finding.evidence["num_waiting_at_end"] >= NUM_STEPS - 1
+    assert finding.evidence["closing_s"] > NUM_STEPS * DELAY_S / 2
+    live = [row for row in read_events(tmp_path / event_file_name(0)) if row["kind"] == "finding"]
+    assert [row["subject"] for row in live if row["id"] == "slow_logging_tool"] == ["LateTool"]
 
 
 def test_slow_validation_dominates(tmp_path: Path) -> None:
@@ -111,7 +168,9 @@ def test_loader_that_is_slow_to_start_idles_after_each_epoch(tmp_path: Path) -> 
     loader = SlowToStart(make_loader(5), CLOCK.delay)
     finding = findings_of(tmp_path, loader, num_epochs=5)["idle_after_epoch"]
     assert finding.evidence["num_epochs"] == 4
-    assert finding.evidence["idle_after_epoch_s"] == pytest.approx(11 * DELAY_S)
+    assert finding.evidence["idle_after_epoch_s"] == pytest.approx(10 * DELAY_S, rel=0.1)
+    assert finding.evidence["host_is_in"] == "waiting for data"
+    assert "SlowToStart" in finding.advice
 
 
 class ShiftedClock:

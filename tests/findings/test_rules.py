@@ -21,7 +21,7 @@ def broken(facts: RunFacts) -> Finding | None:
 
 def test_most_severe_first():
     """Findings come by severity, those of one severity in the order of the rules."""
-    facts = run_with({"data_wait": 30.0, "validation": 55.0, "callback/A": 10.0}, busy_s=70.0, idle={"data_wait": 20.0})
+    facts = run_with({"data_wait": 30.0, "validation": 55.0, "callback/A": 10.0}, busy_s=20.0, idle={"data_wait": 10.0})
     found = [(finding.severity, finding.id) for finding in find(facts)]
     assert found == [("severe", "validation_dominates"), ("warning", "input_bound"), ("warning", "callback_dominates")]
 

@@ -66,14 +66,20 @@ def low_coverage(facts: RunFacts) -> Finding | None:
     if not busy_s or resolved_s / busy_s >= MIN_RESOLVED:
         return None
     unattributed = 1 - resolved_s / busy_s
+    unsplit = sum(coverage.unsplit_s for coverage in coverages) / busy_s
     advice = "read the tables by scope and phase with care"
     if facts.platform == "gpu":
         advice += "; command buffers hide operations: capture once with XLA_FLAGS=--xla_gpu_enable_command_buffer="
     return Finding(
         "low_coverage",
         "info",
-        f"{percent(unattributed)} of the captured device time could not be attributed to your code",
-        {"unattributed_share": unattributed, "busy_s": busy_s, "num_captures": len(coverages)},
+        f"{percent(unattributed)} of the captured device time could not be attributed to one place in your code",
+        {
+            "unattributed_share": unattributed,
+            "unsplit_share": unsplit,
+            "busy_s": busy_s,
+            "num_captures": len(coverages),
+        },
         advice,
     )
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trackside.findings.facts import RunFacts
+from trackside.findings.facts import COMPILE_PHASES, RunFacts
 from trackside.findings.finding import Finding
 from trackside.profiling.ledger import COMPILE
 from trackside.text import count, percent, seconds
@@ -26,6 +26,7 @@ MIN_COMPILE_SHARE = 0.3
 SEVERE_COMPILE_SHARE = 0.6
 SEVERE_COMPILE_S = 60.0
 
+_SCAN = "if the model has many equal layers, scan over them (nn.scan, jax.lax.scan)"
 _KIND_NAMES = {"static": "static value", "committed": "placement"}
 
 
@@ -102,7 +103,7 @@ def slow_compile(facts: RunFacts) -> Finding | None:
     return Finding(
         "slow_compile",
         "severe" if share >= SEVERE_COMPILE_SHARE and cost_s >= SEVERE_COMPILE_S else "warning",
-        f"compiling takes {percent(share)} of wall time",
+        f"compiling takes {percent(share)} of the run",
         evidence,
         _advice_for_slow_compile(facts),
     )
@@ -118,15 +119,13 @@ def is_ragged_last_batch(row: Mapping[str, Any], last_steps: frozenset[int]) -> 
 
 def compile_time_s(row: Mapping[str, Any]) -> float:
     """What a compile took: tracing, lowering and compiling."""
-    return sum(row.get(part) or 0.0 for part in ("trace_s", "lower_s", "compile_s"))
+    return sum(row.get(part) or 0.0 for part in COMPILE_PHASES)
 
 
 def _advice_for_slow_compile(facts: RunFacts) -> str:
     if any(row.get("cache") in ("hit", "miss") for row in facts.compiles):
-        return (
-            "scan over equal layers to make the program smaller; the compilation cache is on, so a rerun compiles less"
-        )
-    return 'keep compiled programs with jax.config.update("jax_compilation_cache_dir", ...), and scan over equal layers'
+        return f"the compilation cache is on, so a rerun compiles less; {_SCAN}"
+    return f'let reruns reuse the programs: jax.config.update("jax_compilation_cache_dir", ...); {_SCAN}'
 
 
 def _is_shorter(old: str, new: str) -> bool:

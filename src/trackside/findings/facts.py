@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from trackside.profiling.ledger import CHECKPOINTING, COMPILE, VALIDATION, LedgerTotals
+from trackside.findings.loader_facts import LoaderFacts, loaders_of
+from trackside.profiling.ledger import CHECKPOINTING, COMPILE, DATA_WAIT, VALIDATION, LedgerTotals
 from trackside.trace.capture_row import CaptureRow
 
 # Nothing grows with the run: what is older than this many rows of a kind no longer counts.
@@ -20,6 +21,9 @@ MAX_LEAKS = 64
 MAX_EPOCHS = 1024
 NUM_FIRST_EPOCHS = 64
 """Epochs that stay when others are forgotten: a last batch of another shape compiles in the first."""
+
+COMPILE_PHASES = ("trace_s", "lower_s", "compile_s")
+"""What a row `compile` has the times of."""
 
 _NOT_IDLE = frozenset({VALIDATION, CHECKPOINTING, COMPILE})
 """What may come between two epochs by design, and has its own rules."""
@@ -38,6 +42,20 @@ class EpochFacts:
     compilation; None where that is not known."""
     idle_reason: str = ""
     """The part of the ledger that most of it went into."""
+    data_wait_after_s: float = 0.0
+    """How much of it was spent waiting for the first batch of the next epoch."""
+
+
+@dataclass(frozen=True)
+class ToolFacts:
+    """What is known of a logging tool that runs on a thread of its own, over all legs."""
+
+    num_waiting: int = 0
+    """Calls that it still had to do when the training ended."""
+    num_dropped: int = 0
+    """Calls that it never got."""
+    closing_s: float = 0.0
+    """How long the training waited for it at the end."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +67,11 @@ class RunFacts:
     step_time_s: float | None = None
     """The median time of a step that nothing disturbed."""
     log_every_n_steps: int | None = None
+    check_val_every_n_steps: int | None = None
     epochs: list[EpochFacts] = field(default_factory=list)
     """The epochs that are over."""
     compiles: list[dict[str, Any]] = field(default_factory=list)
-    """The rows `compile`, but for those of single operations and of the trainer's set-up."""
+    """The rows `compile`, except those of single operations, and of set-up if the ledger begins after it."""
     captures: Sequence[Mapping[str, Any]] = field(default_factory=list)
     """The rows `capture`; `report` is what `TraceReport.to_dict` gives."""
     leaks: list[dict[str, Any]] = field(default_factory=list)
@@ -64,6 +83,26 @@ class RunFacts:
     num_devices: int | None = None
     platform: str | None = None
     """What JAX calls the backend: `cpu`, `gpu`, `tpu`."""
+    loaders: Mapping[str, LoaderFacts] = field(default_factory=dict)
+    """What the batches come from: `train`, `val` and `test`; `val/<name>` for one of several."""
+    can_fuse_steps: bool | None = None
+    """Whether the trainer makes one step in a call, and could make several."""
+    data_wait_between_epochs_s: float = 0.0
+    """How long the loop waited for the first batch of an epoch, after the first epoch."""
+    first_batch_s: float = 0.0
+    """How long the loop waited for the very first batch, for which a loader may start its workers, over all legs."""
+    num_pauses: int = 0
+    """How many pauses between epochs that was in."""
+    tools: Mapping[str, ToolFacts] = field(default_factory=dict)
+    """Logging tools that were behind when the training ended, by name."""
+    longest_s: Mapping[str, float] = field(default_factory=dict)
+    """The longest time that the loop was in a part of the ledger at once, where it was long."""
+    num_checkpoints: int = 0
+    """How many were saved."""
+    operation_compile_s: float = 0.0
+    """How long single operations compiled, of which there may be thousands."""
+    silenced: tuple[str, ...] = ()
+    """The ids of findings that the run's config leaves out."""
 
 
 def facts_from_events(rows: Iterable[Mapping[str, Any]]) -> RunFacts:
@@ -92,6 +131,8 @@ class FactCollector:
         self._earlier_legs: LedgerTotals | None = None
         self._leg: LedgerTotals | None = None
         self._has_begun = False
+        self._leg_number: int | None = None
+        self._set_up_compiles: list[dict[str, Any]] = []
         self._step_time_s: float | None = None
         self._logged_step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._epochs: dict[int, EpochFacts] = {}
@@ -100,8 +141,19 @@ class FactCollector:
         self._leaks: deque[dict[str, Any]] = deque(maxlen=MAX_LEAKS)
         self._timers: dict[str, dict[str, Any]] = {}
         self._log_every_n_steps: int | None = None
+        self._check_val_every_n_steps: int | None = None
+        self._tools: dict[str, ToolFacts] = {}
+        self._longest_s: dict[str, float] = {}
+        self._num_checkpoints = 0
         self._num_devices: int | None = None
         self._platform: str | None = None
+        self._loaders: dict[str, LoaderFacts] = {}
+        self._can_fuse_steps: bool | None = None
+        self._operation_compile_s = 0.0
+        self._data_wait_between_epochs_s = 0.0
+        self._num_pauses = 0
+        self._first_batch_s = 0.0
+        self._silenced: tuple[str, ...] = ()
         self._readers = {
             "leg": self._add_leg,
             "ledger": self._add_ledger,
@@ -113,6 +165,10 @@ class FactCollector:
             "between_epochs": self._add_pause,
             "config": self._add_config,
             "environment": self._add_environment,
+            "silence": self._add_silence,
+            "logging_tool": self._add_tool,
+            "checkpoint": self._add_checkpoint,
+            "first_step": self._add_first_step,
         }
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -130,20 +186,33 @@ class FactCollector:
             ledger=ledger,
             step_time_s=self._step_time_s if self._step_time_s is not None else _median(self._logged_step_times),
             log_every_n_steps=self._log_every_n_steps,
+            check_val_every_n_steps=self._check_val_every_n_steps,
             epochs=list(self._epochs.values()),
-            compiles=list(self._compiles),
+            compiles=[*(self._set_up_compiles if ledger is None or ledger.has_set_up else ()), *self._compiles],
             captures=list(self._captures),
             leaks=list(self._leaks),
             timers=dict(self._timers),
             batch_size=_mean_batch_size(ledger),
             num_devices=self._num_devices,
             platform=self._platform,
+            loaders=dict(self._loaders),
+            can_fuse_steps=self._can_fuse_steps,
+            operation_compile_s=self._operation_compile_s,
+            data_wait_between_epochs_s=self._data_wait_between_epochs_s,
+            num_pauses=self._num_pauses,
+            first_batch_s=self._first_batch_s,
+            tools=dict(self._tools),
+            longest_s=dict(self._longest_s),
+            num_checkpoints=self._num_checkpoints,
+            silenced=self._silenced,
         )
 
     def _add_leg(self, row: Mapping[str, Any]) -> None:
-        first_step = int(row["step"])
-        if not self._has_begun:  # so far it was set-up, which is not in the ledger
+        first_step, self._leg_number = int(row["step"]), row.get("leg")
+        if not self._has_begun:  # so far it was set-up, which earlier versions did not have in the ledger
+            self._set_up_compiles = list(self._compiles)
             self._compiles.clear()
+            self._operation_compile_s = 0.0
         self._has_begun = True
         self._earlier_legs = _sum(self._earlier_legs, self._leg)
         self._leg = None
@@ -151,10 +220,14 @@ class FactCollector:
         self._epochs = {number: epoch for number, epoch in self._epochs.items() if epoch.last_step <= first_step}
 
     def _add_ledger(self, row: Mapping[str, Any]) -> None:
+        if is_of_another_leg(row, self._leg_number):
+            return
         fields = LedgerTotals.__dataclass_fields__
         self._leg = msgspec.convert({name: row[name] for name in fields if name in row}, LedgerTotals)
         if row.get("step_time_s") is not None:
             self._step_time_s = float(row["step_time_s"])
+        for part, part_s in (row.get("longest_s") or {}).items():
+            self._longest_s[part] = max(self._longest_s.get(part, 0.0), float(part_s))
 
     def _add_metrics(self, row: Mapping[str, Any]) -> None:
         values = row.get("values") or {}
@@ -168,7 +241,9 @@ class FactCollector:
                 del self._epochs[list(self._epochs)[NUM_FIRST_EPOCHS]]
 
     def _add_compile(self, row: Mapping[str, Any]) -> None:
-        if not row.get("is_operation"):  # there may be thousands of single operations
+        if row.get("is_operation"):  # there may be thousands
+            self._operation_compile_s += sum(float(row.get(part) or 0.0) for part in COMPILE_PHASES)
+        else:
             compiled = {"step": None, "changes": [], "suggestion": "", "num_recompiles": 0, **row}
             self._compiles.append({**compiled, **vars(msgspec.convert(compiled, _CompileFields))})
 
@@ -183,20 +258,61 @@ class FactCollector:
 
     def _add_pause(self, row: Mapping[str, Any]) -> None:
         epoch = self._epochs.get(int(row["epoch"]))
-        if epoch is not None:
-            idle = {part: float(part_s) for part, part_s in row["parts"].items() if part not in _NOT_IDLE}
-            reason = max(idle, key=idle.__getitem__, default="")
-            self._epochs[epoch.epoch] = replace(epoch, idle_after_s=sum(idle.values()), idle_reason=reason)
+        if epoch is None:
+            return
+        idle = {part: float(part_s) for part, part_s in row["parts"].items() if part not in _NOT_IDLE}
+        data_wait_s = idle.get(DATA_WAIT, 0.0)
+        self._data_wait_between_epochs_s += data_wait_s
+        self._num_pauses += 1
+        reason = max(idle, key=idle.__getitem__, default="")
+        self._epochs[epoch.epoch] = replace(
+            epoch, idle_after_s=sum(idle.values()), idle_reason=reason, data_wait_after_s=data_wait_s
+        )
 
     def _add_config(self, row: Mapping[str, Any]) -> None:
         trainer = (row.get("config") or {}).get("trainer") or {}
         cadence = (trainer.get("logger") or {}).get("log_every_n_steps")
         self._log_every_n_steps = self._log_every_n_steps if cadence is None else int(cadence)
+        cadence = trainer.get("check_val_every_n_steps")
+        self._check_val_every_n_steps = self._check_val_every_n_steps if cadence is None else int(cadence)
 
     def _add_environment(self, row: Mapping[str, Any]) -> None:
         self._platform = self._platform if row.get("backend") is None else str(row["backend"])
         if row.get("devices") is not None:
             self._num_devices = len(row["devices"])
+        if row.get("loaders") is not None:
+            self._loaders = loaders_of(row["loaders"])
+        if row.get("can_fuse_steps") is not None:
+            self._can_fuse_steps = bool(row["can_fuse_steps"])
+
+    def _add_tool(self, row: Mapping[str, Any]) -> None:
+        name, tool = str(row["tool"]), msgspec.convert(row, ToolFacts)
+        before = self._tools.get(name, ToolFacts())
+        self._tools[name] = ToolFacts(
+            before.num_waiting + tool.num_waiting,
+            before.num_dropped + tool.num_dropped,
+            before.closing_s + tool.closing_s,
+        )
+
+    def _add_first_step(self, row: Mapping[str, Any]) -> None:
+        self._first_batch_s += float(row["parts"].get(DATA_WAIT, 0.0))
+
+    def _add_checkpoint(self, row: Mapping[str, Any]) -> None:
+        del row
+        self._num_checkpoints += 1
+
+    def _add_silence(self, row: Mapping[str, Any]) -> None:
+        self._silenced = tuple(str(one) for one in row["findings"])
+
+
+def is_of_another_leg(row: Mapping[str, Any], leg: int | None) -> bool:
+    """Whether a row `ledger` is not of the leg that began last: a process may evaluate what another trains again.
+
+    Args:
+        row: The row; earlier versions did not number it.
+        leg: The number of the leg, where that is known.
+    """
+    return leg is not None and row.get("leg") not in (None, leg)
 
 
 @dataclass
@@ -267,18 +383,36 @@ def _sum(first: LedgerTotals | None, second: LedgerTotals | None) -> LedgerTotal
         _sum_known(first.device_idle_s, second.device_idle_s),
         _sum_by_name(first.idle_by_reason, second.idle_by_reason),
         _sum_at_peak(first, second),
+        first.outside_s + second.outside_s,
+        _sum_idle_limit(first, second, "device_idle_low_s"),
+        _sum_idle_limit(first, second, "device_idle_high_s"),
+        _sum_at_peak_range(first, second),
     )
 
 
 def _sum_at_peak(first: LedgerTotals, second: LedgerTotals) -> float | None:
-    """Known where it is known of all steps: a utilisation of some of them would be too low."""
+    """Known where it is known of all steps: a utilization of some of them would be too low."""
     legs = [leg.at_peak_s for leg in (first, second) if leg.num_steps]
     known = [at_peak_s for at_peak_s in legs if at_peak_s is not None]
     return sum(known) if known and len(known) == len(legs) else None
 
 
+def _sum_at_peak_range(first: LedgerTotals, second: LedgerTotals) -> tuple[float, float] | None:
+    """A leg whose peak has no spread adds none."""
+    if _sum_at_peak(first, second) is None or first.at_peak_range_s is second.at_peak_range_s is None:
+        return None
+    ranges = [leg.at_peak_range_s or (leg.at_peak_s or 0.0,) * 2 for leg in (first, second)]
+    return ranges[0][0] + ranges[1][0], ranges[0][1] + ranges[1][1]
+
+
 def _sum_by_name(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
     return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}
+
+
+def _sum_idle_limit(first: LedgerTotals, second: LedgerTotals, name: str) -> float | None:
+    """Known where it is known of each leg that observed the device; earlier versions did not write it."""
+    limits = [getattr(leg, name) for leg in (first, second) if leg.device_idle_s is not None]
+    return sum(limits) if limits and None not in limits else None
 
 
 def _sum_known(first: float | None, second: float | None) -> float | None:

@@ -7,9 +7,15 @@ from typing import Any, Literal, get_args
 from trackside.errors import ConfigError
 
 Severity = Literal["info", "warning", "severe"]
+"""How bad a finding is."""
 
 SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "info")
 """The most severe first."""
+
+
+def label_of(finding_id: str) -> str:
+    """The id of a finding as people read it: `input-bound`."""
+    return finding_id.replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Finding:
     @property
     def label(self) -> str:
         """The id as people read it: `input-bound`."""
-        return self.id.replace("_", "-")
+        return label_of(self.id)
 
     @property
     def message(self) -> str:
@@ -71,3 +77,8 @@ class Finding:
             plain["advice"],
             plain.get("subject", ""),
         )
+
+
+def severity_of(share: float, severe: float) -> Severity:
+    """The severity of something that takes a share of the time, and is severe from a certain share on."""
+    return "severe" if share >= severe else "warning"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from trackside.findings.finding import SEVERITIES, Finding
+from trackside.findings.silencing import silenced_text
 from trackside.text import count, evidence_value, wrap
 
 _STYLES = {"severe": "bold red", "warning": "yellow", "info": "cyan"}
@@ -12,15 +13,16 @@ _MARGIN = " " * 9
 _UNBROKEN = "\xa0"
 
 
-def render_findings(findings: Sequence[Finding], width: int = 80) -> Text:
+def render_findings(findings: Sequence[Finding], width: int = 80, silenced: Sequence[Finding] = ()) -> Text:
     """What the console shows of findings: how many, and each with its evidence and advice.
 
     Args:
         findings: The findings, in the order in which to show them.
         width: The columns that they may take.
+        silenced: Findings that are not shown; how many, and which.
 
     Returns:
-        A text that a rich console prints in colours; its `plain` is the text without them.
+        A text that a rich console prints in colors; its `plain` is the text without them.
     """
     text = Text(_headline(findings), style="bold")
     for finding in findings:
@@ -32,6 +34,9 @@ def render_findings(findings: Sequence[Finding], width: int = 80) -> Text:
             text.append(_wrapped(_evidence(finding), width), style="dim not bold")
         text.append("\n" + _MARGIN)
         text.append(_wrapped(f"-> {finding.advice}", width), style="not bold")
+    if silenced:
+        text.append("\n\n" if findings else "\n")
+        text.append("\n".join(wrap(silenced_text(silenced), width)), style="dim not bold")
     return text
 
 
@@ -39,8 +44,12 @@ def _headline(findings: Sequence[Finding]) -> str:
     if not findings:
         return "No findings"
     numbers = [(severity, sum(one.severity == severity for one in findings)) for severity in SEVERITIES]
-    listed = ", ".join(f"{number} {severity}" for severity, number in numbers if number)
+    listed = ", ".join(_number_of(severity, number) for severity, number in numbers if number)
     return f"{count(len(findings), 'finding')}: {listed}"
+
+
+def _number_of(severity: str, number: int) -> str:
+    return count(number, severity) if severity == "warning" else f"{number} {severity}"
 
 
 def _evidence(finding: Finding) -> str:

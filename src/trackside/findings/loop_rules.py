@@ -1,34 +1,20 @@
-"""Rules on the ledger: what the loop's time goes into while the device could train.
+"""Rules on the steps: what the device waits for while it could train.
 
-Shares are of the main thread's wall time, as the ledger shows them; idle shares are of the time in which the device was
-observed. What the host does while the device is busy costs nothing, so a share alone is not a verdict where host and
-device work at the same time: the device must have been seen idle, or must not be known to be busy.
+What the host does while the device is busy costs nothing, so a share of the host's time alone is not a verdict where
+both work at the same time: the device must have been seen idle, or must not be known to be busy. Shares are of the time
+without set-up and compiling; see `JudgedTime`.
 """
 
-import math
 import statistics
-from collections.abc import Iterator
 
-from trackside.findings.compile_rules import compile_time_s
-from trackside.findings.facts import RunFacts
-from trackside.findings.finding import Finding, Severity
-from trackside.profiling.ledger import (
-    CALLBACK,
-    CHECKPOINTING,
-    COMPILE,
-    DATA_WAIT,
-    DISPATCH,
-    HOST_TO_DEVICE,
-    LOGGING,
-    OTHER,
-    VALIDATION,
-    LedgerTotals,
-)
+from trackside.findings.facts import EpochFacts, RunFacts
+from trackside.findings.finding import Finding, severity_of
+from trackside.findings.judged_time import JudgedTime
+from trackside.findings.loader_advice import faster_batches, sooner_first_batch
+from trackside.findings.loader_facts import TRAIN
+from trackside.profiling.ledger import CALLBACK, COMPILE, DATA_WAIT, DISPATCH, HOST_TO_DEVICE, LOGGING, OTHER
+from trackside.profiling.ledger_text import part_name
 from trackside.text import percent, seconds
-
-# With fewer steps, or less time, it is a trial run, whose shares say nothing about a real one.
-MIN_STEPS = 20
-MIN_WALL_S = 1.0
 
 MIN_DATA_WAIT = 0.2
 MIN_IDLE_FOR_DATA = 0.1
@@ -41,181 +27,152 @@ MAX_SMALL_STEP_S = 5e-3
 """A call costs the host tens of microseconds, some hundreds on a slow one. A step that takes longer hides it."""
 MAX_CALL_COST_S = 2e-3
 """If the device waits longer than that per step, it waits for something other than a call."""
-
-MIN_LOGGING = 0.05
-SEVERE_LOGGING = 0.25
-TARGET_LOGGING = 0.01
-"""The share that the advised cadence aims at."""
-
-MIN_VALIDATION = 0.3
-SEVERE_VALIDATION = 0.5
-MIN_CHECKPOINTING = 0.1
-SEVERE_CHECKPOINTING = 0.4
-MIN_CALLBACK = 0.1
-SEVERE_CALLBACK = 0.4
+MIN_HOOK_S = 0.1
+"""What the loop itself does after an epoch takes less: longer, and it is a hook of the user."""
+MAX_TINY_STEP_S = 3e-4
+MIN_STARTING_TINY_STEPS = 0.6
+"""A step that is over in no time: a CPU computes it inside the call, and is never seen idle between two of them."""
 
 MIN_GARBAGE_COLLECTION = 0.05
 SEVERE_GARBAGE_COLLECTION = 0.2
+MIN_GARBAGE_COLLECTION_S = 1.0
+"""With JAX loaded, a single full collection takes some tenths of a second: in a short run, that is a large share."""
+GARBAGE_OF_COMPILING = 0.5
+"""Tracing makes much garbage. Where a ledger does not know of compiles, this share of theirs may be its collection."""
 
 MIN_EPOCHS = 3
 """One may be a warm-up, two a coincidence."""
 MIN_IDLE_AFTER_EPOCH = 0.05
 SEVERE_IDLE_AFTER_EPOCH = 0.3
 
-MIN_OBSERVED_S = 0.5
-"""A device that was observed for less time may have been observed at an unusual moment."""
-MAX_OBSERVED = 1.1
-"""A device cannot be observed for longer than the run takes: such times were estimated wrongly, and are not used."""
-KEPT_BUSY = 0.9
-"""A device that computes for this share of the time loses nothing to what the host does meanwhile."""
-
-_EVALUATION = "eval_"
-"""What the compiled functions of an evaluation begin with."""
+_STARTING = (DISPATCH, HOST_TO_DEVICE, OTHER)
+"""Everything that the host does for each call: placing the batch, the call itself, and the loop around it."""
 
 
 def input_bound(facts: RunFacts) -> Finding | None:
     """The device waits for data. Needs a share of data wait, and a device that was seen idle because of it."""
-    ledger = _enough(facts)
-    if ledger is None:
+    time = JudgedTime.of(facts)
+    if time is None or not time.is_observed:
         return None
-    wait, idle = ledger.share(DATA_WAIT), _idle_share(ledger, DATA_WAIT)
-    if wait < MIN_DATA_WAIT or idle is None or idle < MIN_IDLE_FOR_DATA:
+    # What the first batch of an epoch takes longer than the others has its own rule.
+    apart_s = _first_batches_s(facts)
+    wait_s, wait = time.seconds(DATA_WAIT), time.share(DATA_WAIT)
+    idle = max(time.ledger.idle_by_reason.get(DATA_WAIT, 0.0) - apart_s, 0.0) / time.observed_s
+    if wait - apart_s / time.total_s < MIN_DATA_WAIT or idle < MIN_IDLE_FOR_DATA:
         return None
+    loader = facts.loaders.get(TRAIN)
     return Finding(
         "input_bound",
-        _severity(idle, SEVERE_IDLE_FOR_DATA),
-        f"the device sits idle waiting for data ({percent(wait)} of wall time)",
+        severity_of(idle, SEVERE_IDLE_FOR_DATA),
+        f"the device sits idle waiting for data ({time.share_text(wait)})",
         {
             "data_wait_share": wait,
-            "data_wait_s": ledger.parts[DATA_WAIT],
+            "data_wait_s": wait_s,
             "device_idle_for_data_share": idle,
-            "data_wait_per_step_s": ledger.parts[DATA_WAIT] / ledger.num_steps,
+            "data_wait_per_step_s": wait_s / time.ledger.num_steps,
+            **({} if loader is None else {"loader": loader.text}),
         },
-        "use more loader workers, prefetch more, or prepare the data offline",
+        faster_batches(loader),
     )
 
 
 def dispatch_bound(facts: RunFacts) -> Finding | None:
-    """The device waits for the next small step. Needs a device that was seen idle, not only a share of dispatch."""
-    ledger = _enough(facts)
-    if ledger is None or ledger.device_busy_s is None or not _is_observed(ledger):
+    """Steps are so small that starting them takes longer than computing them."""
+    time = JudgedTime.of(facts)
+    if time is None:
         return None
-    # Everything that the host does for each call: placing the batch, the call itself, and the loop around it.
-    shares = [_idle_share(ledger, part) or 0.0 for part in (DISPATCH, HOST_TO_DEVICE, OTHER)]
-    idle_s = sum(ledger.idle_by_reason.get(part, 0.0) for part in (DISPATCH, HOST_TO_DEVICE, OTHER))
-    busy_per_step_s, idle_per_step_s = ledger.device_busy_s / ledger.num_steps, idle_s / ledger.num_steps
-    is_small = busy_per_step_s <= MAX_SMALL_STEP_S and idle_per_step_s <= MAX_CALL_COST_S
-    if sum(shares) < MIN_IDLE_FOR_DISPATCH or not is_small:
+    return _idle_between_calls(facts, time) or _tiny_steps(facts, time)
+
+
+def _idle_between_calls(facts: RunFacts, time: JudgedTime) -> Finding | None:
+    """A device that was seen idle between small steps."""
+    ledger, idle = time.ledger, time.idle_share(*_STARTING)
+    if idle is None or ledger.device_busy_s is None or idle < MIN_IDLE_FOR_DISPATCH:
+        return None
+    busy_per_step_s, idle_per_step_s = (
+        ledger.device_busy_s / ledger.num_steps,
+        idle * time.observed_s / ledger.num_steps,
+    )
+    if busy_per_step_s > MAX_SMALL_STEP_S or idle_per_step_s > MAX_CALL_COST_S:
         return None
     return Finding(
         "dispatch_bound",
-        _severity(sum(shares), SEVERE_IDLE_FOR_DISPATCH),
-        f"the device is idle {percent(sum(shares))} of the time between calls; a step has only "
-        f"{seconds(busy_per_step_s)} of work",
+        severity_of(idle, SEVERE_IDLE_FOR_DISPATCH),
+        f"steps are too small to keep the device busy: it computes {seconds(busy_per_step_s)} per step, and then waits "
+        f"{seconds(idle_per_step_s)} for the next one ({percent(idle)} of its time)",
         {
-            "device_idle_for_dispatch_share": sum(shares),
+            "device_idle_for_dispatch_share": idle,
             "device_busy_per_step_s": busy_per_step_s,
             "device_idle_per_step_s": idle_per_step_s,
-            "dispatch_share": ledger.share(DISPATCH),
+            "dispatch_share": time.share(DISPATCH),
         },
-        "use larger batches; in your own loop, run several updates in one jitted call",
+        _larger_steps(facts),
     )
 
 
-def logging_too_often(facts: RunFacts) -> Finding | None:
-    """Log rows take time that the device does not spend computing."""
-    ledger = _enough(facts)
-    if ledger is None or _is_kept_busy(ledger) or (share := ledger.share(LOGGING)) < MIN_LOGGING:
-        return None
-    evidence: dict[str, float | int | str] = {"logging_share": share, "logging_s": ledger.parts[LOGGING]}
-    advice = "raise log_every_n_steps, or log to fewer or faster tools"
-    if facts.log_every_n_steps is not None and facts.log_every_n_steps > 0:
-        every = facts.log_every_n_steps
-        evidence["log_every_n_steps"] = every
-        evidence["logging_per_row_s"] = ledger.parts[LOGGING] / max(ledger.num_steps / every, 1)
-        advice = f"raise log_every_n_steps to {_rounded_up(every * share / TARGET_LOGGING)}, or log to fewer tools"
-    title = f"logging takes {percent(share)} of wall time"
-    return Finding("logging_too_often", _severity(share, SEVERE_LOGGING), title, evidence, advice)
-
-
-def validation_dominates(facts: RunFacts) -> Finding | None:
-    """Validation takes much of the run; compiling its step, which happens once, is not held against it."""
-    ledger = _enough(facts)
-    if ledger is None:
-        return None
-    compile_s = _compile_in_validation_s(facts, ledger)
-    if (share := ledger.share(VALIDATION) - compile_s / ledger.wall_s) < MIN_VALIDATION:
-        return None
-    evidence: dict[str, float | int | str] = {
-        "validation_share": ledger.share(VALIDATION),
-        "validation_s": ledger.parts[VALIDATION],
-    }
-    if compile_s:
-        evidence["of_which_compile_s"] = compile_s
-    return Finding(
-        "validation_dominates",
-        _severity(share, SEVERE_VALIDATION),
-        f"validation takes {percent(ledger.share(VALIDATION))} of wall time",
-        evidence,
-        "validate less often (check_val_every_n_epoch, check_val_every_n_steps), or on fewer or larger batches",
-    )
-
-
-def checkpointing_dominates(facts: RunFacts) -> Finding | None:
-    """Saving takes much of the run."""
-    ledger = _enough(facts)
-    if ledger is None or _is_kept_busy(ledger) or (share := ledger.share(CHECKPOINTING)) < MIN_CHECKPOINTING:
+def _tiny_steps(facts: RunFacts, time: JudgedTime) -> Finding | None:
+    """Steps of which the host spends most of the time on starting them, and next to none on waiting for them."""
+    starting = sum(time.share(part) for part in _STARTING)
+    step_s = facts.step_time_s if facts.step_time_s is not None else time.total_s / time.ledger.num_steps
+    if step_s > MAX_TINY_STEP_S or starting < MIN_STARTING_TINY_STEPS or _is_busy_accelerator(facts, time):
         return None
     return Finding(
-        "checkpointing_dominates",
-        _severity(share, SEVERE_CHECKPOINTING),
-        f"checkpointing takes {percent(share)} of wall time",
-        {"checkpointing_share": share, "checkpointing_s": ledger.parts[CHECKPOINTING]},
-        "save less often, or to a faster disk",
+        "dispatch_bound",
+        "warning",
+        f"steps are tiny: one takes {seconds(step_s)}, and {percent(starting)} of the time goes into starting them",
+        {"step_time_s": step_s, "starting_share": starting, "dispatch_share": time.share(DISPATCH)},
+        _larger_steps(facts),
     )
 
 
-def callback_dominates(facts: RunFacts) -> Iterator[Finding]:
-    """A callback takes much of the run; one finding for each that does."""
-    ledger = _enough(facts)
-    if ledger is None or _is_kept_busy(ledger):
-        return
-    for part in ledger.parts:
-        if part.startswith(CALLBACK) and (share := ledger.share(part)) >= MIN_CALLBACK:
-            name = part.removeprefix(CALLBACK)
-            yield Finding(
-                "callback_dominates",
-                _severity(share, SEVERE_CALLBACK),
-                f"the callback {name} takes {percent(share)} of wall time",
-                {"callback": name, "callback_share": share, "callback_s": ledger.parts[part]},
-                f"run {name} less often, or move its work to a thread",
-                subject=name,
-            )
+def _is_busy_accelerator(facts: RunFacts, time: JudgedTime) -> bool:
+    """Whether calls are queued before a device that is never out of work, which a CPU computing them itself is not."""
+    return facts.platform not in (None, "cpu") and time.is_kept_busy
+
+
+def _larger_steps(facts: RunFacts) -> str:
+    now = "" if facts.batch_size is None else f" (a batch has {facts.batch_size:,} examples now)"
+    if facts.loaders and facts.can_fuse_steps is False:  # it does already, or convolutions would be slow in a loop
+        return f"use larger batches{now}, so that each call does more work"
+    if facts.loaders:  # the trainer's own loop
+        return f"use larger batches{now}, or more steps in a call (steps_per_call), so that each call does more work"
+    return f"use larger batches{now}, or run several updates in one jitted call"
 
 
 def garbage_collection(facts: RunFacts) -> Finding | None:
     """Python's garbage collection takes time that the device does not spend computing."""
-    ledger = _enough(facts)
-    if ledger is None or _is_kept_busy(ledger) or (share := ledger.gc_s / ledger.wall_s) < MIN_GARBAGE_COLLECTION:
+    time = JudgedTime.of(facts)
+    if time is None or time.is_kept_busy:
+        return None
+    collecting_s = time.ledger.gc_s - _gc_of_compiling_s(time)
+    share = collecting_s / time.total_s
+    if share < MIN_GARBAGE_COLLECTION or collecting_s < MIN_GARBAGE_COLLECTION_S:
         return None
     return Finding(
         "garbage_collection",
-        _severity(share, SEVERE_GARBAGE_COLLECTION),
-        f"Python's garbage collection takes {percent(share)} of wall time",
-        {"garbage_collection_share": share, "garbage_collection_s": ledger.gc_s},
+        severity_of(share, SEVERE_GARBAGE_COLLECTION),
+        f"collecting Python's garbage takes {time.share_text(share)}",
+        {"garbage_collection_share": share, "garbage_collection_s": time.ledger.gc_s},
         "call gc.freeze() once the data is loaded, raise gc.set_threshold, and keep data in arrays rather than in many "
         "Python objects",
     )
 
 
+def _gc_of_compiling_s(time: JudgedTime) -> float:
+    """How much of the garbage collection may be that of compiling, in a ledger that counts it."""
+    compile_s = time.ledger.parts.get(COMPILE, 0.0) + time.validation_compile_s + time.doubtful_s
+    return 0.0 if time.knows_compiles else GARBAGE_OF_COMPILING * compile_s
+
+
 def idle_after_epoch(facts: RunFacts) -> Finding | None:
-    """The device is idle after each epoch, before the first step of the next."""
+    """The device is idle after each epoch, before the first step of the next, for longer than between two steps."""
+    usual_s = _usual_data_wait_s(facts)
     observed = [
-        (epoch.idle_after_s, epoch.time_s, epoch.idle_reason)
+        (_pause_s(epoch, usual_s), epoch.time_s, epoch.idle_reason)
         for epoch in facts.epochs
         if epoch.idle_after_s is not None and epoch.time_s
     ]
-    if len(observed) < MIN_EPOCHS or _enough(facts) is None:
+    if len(observed) < MIN_EPOCHS or JudgedTime.of(facts) is None:
         return None
     idle_s = statistics.median(idle_s for idle_s, _, _ in observed)
     time_s = statistics.median(time_s for _, time_s, _ in observed)
@@ -230,69 +187,48 @@ def idle_after_epoch(facts: RunFacts) -> Finding | None:
     }
     reason = statistics.mode(reason for _, _, reason in observed)
     if reason:
-        evidence["host_is_in"] = reason
+        evidence["host_is_in"] = "the loop itself" if reason == OTHER else part_name(reason)
     return Finding(
         "idle_after_epoch",
-        _severity(share, SEVERE_IDLE_AFTER_EPOCH),
+        severity_of(share, SEVERE_IDLE_AFTER_EPOCH),
         f"the device sits idle for {seconds(idle_s)} after each epoch of {seconds(time_s)}",
         evidence,
-        f"{_advice_between_epochs(reason)}, or make epochs longer (steps_per_epoch)",
+        _advice_after_epochs(facts, reason, idle_s),
     )
 
 
-def _enough(facts: RunFacts) -> LedgerTotals | None:
-    """The ledger, if there is enough of it to judge."""
+def _pause_s(epoch: EpochFacts, usual_s: float) -> float:
+    """How long the device idled after an epoch, without what a batch takes anyway."""
+    return (epoch.idle_after_s or 0.0) - min(epoch.data_wait_after_s, usual_s)
+
+
+def _usual_data_wait_s(facts: RunFacts) -> float:
+    """How long the loop waits for a batch within an epoch."""
     ledger = facts.ledger
-    return ledger if ledger and ledger.num_steps >= MIN_STEPS and ledger.wall_s >= MIN_WALL_S else None
+    if ledger is None or ledger.num_steps <= facts.num_pauses:
+        return 0.0
+    within_s = ledger.parts.get(DATA_WAIT, 0.0) - facts.data_wait_between_epochs_s - facts.first_batch_s
+    return max(within_s, 0.0) / (ledger.num_steps - facts.num_pauses)
 
 
-def _compile_in_validation_s(facts: RunFacts, ledger: LedgerTotals) -> float:
-    """How long the evaluation's step compiled, as far as the ledger counts it as validation and not as compiling."""
-    all_s = sum(compile_time_s(row) for row in facts.compiles)
-    own_s = sum(compile_time_s(row) for row in facts.compiles if row["function"].startswith(_EVALUATION))
-    return min(own_s, max(all_s - ledger.parts.get(COMPILE, 0.0), 0.0), ledger.parts.get(VALIDATION, 0.0))
+def _first_batches_s(facts: RunFacts) -> float:
+    """How much longer the first batches of epochs took than the others did."""
+    return max(facts.data_wait_between_epochs_s - facts.num_pauses * _usual_data_wait_s(facts), 0.0)
 
 
-def _advice_between_epochs(reason: str) -> str:
-    """What to do about the part of the ledger that most of the idle time goes into."""
+def _advice_after_epochs(facts: RunFacts, reason: str, idle_s: float) -> str:
+    """What to do; first about the part of the ledger that most of the idle time goes into, if it can be made less."""
+    longer = "make epochs longer (steps_per_epoch)"
+    if less := _less_of(facts, reason, idle_s):
+        return f"{less}, or {longer}"
+    return f"{longer}: each ends with work that takes the same time however long it is"
+
+
+def _less_of(facts: RunFacts, reason: str, idle_s: float) -> str:
     if reason == DATA_WAIT:
-        return (
-            "have the loader start its next epoch sooner: if it has workers, keep them alive (persistent_workers=True)"
-        )
+        return sooner_first_batch(facts.loaders.get(TRAIN))
     if reason.startswith(CALLBACK):
         return f"have {reason.removeprefix(CALLBACK)} do less at the end of an epoch"
     if reason == LOGGING:
         return "log less at the end of an epoch, or to fewer tools"
-    return "do less in on_training_epoch_end"
-
-
-def _idle_share(ledger: LedgerTotals, reason: str) -> float | None:
-    """The share of the observed time in which the device was idle for a reason; None if it was not observed."""
-    if not _is_observed(ledger):
-        return None
-    return ledger.idle_by_reason.get(reason, 0.0) / _observed_s(ledger)
-
-
-def _observed_s(ledger: LedgerTotals) -> float:
-    return (ledger.device_busy_s or 0.0) + (ledger.device_idle_s or 0.0)
-
-
-def _is_observed(ledger: LedgerTotals) -> bool:
-    """Whether the device was observed for long enough, and for no longer than is possible."""
-    return MIN_OBSERVED_S <= _observed_s(ledger) <= MAX_OBSERVED * ledger.wall_s
-
-
-def _is_kept_busy(ledger: LedgerTotals) -> bool:
-    """Whether the device is known to compute nearly all the time that is not spent compiling."""
-    training_s = ledger.wall_s - ledger.parts.get(COMPILE, 0.0)
-    return _is_observed(ledger) and (ledger.device_busy_s or 0.0) >= KEPT_BUSY * training_s
-
-
-def _severity(share: float, severe: float) -> Severity:
-    return "severe" if share >= severe else "warning"
-
-
-def _rounded_up(number: float) -> int:
-    """A number that a person would choose: 1, 2 or 5 times a power of ten."""
-    power = 10 ** math.floor(math.log10(number))
-    return next(int(factor * power) for factor in (1, 2, 5, 10) if factor * power >= number * (1 - 1e-9))
+    return "do less in hooks of your own, such as on_training_epoch_end" if idle_s >= MIN_HOOK_S else ""

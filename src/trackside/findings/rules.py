@@ -10,17 +10,17 @@ from trackside.findings.capture_rules import low_coverage, optimizer_share_high,
 from trackside.findings.compile_rules import ragged_last_batch, recompiling, slow_compile
 from trackside.findings.facts import RunFacts
 from trackside.findings.finding import SEVERITIES, Finding
-from trackside.findings.loop_rules import (
+from trackside.findings.loop_rules import dispatch_bound, garbage_collection, idle_after_epoch, input_bound
+from trackside.findings.memory_rules import memory_growth
+from trackside.findings.pause_rules import (
     callback_dominates,
+    callback_stalls,
     checkpointing_dominates,
-    dispatch_bound,
-    garbage_collection,
-    idle_after_epoch,
-    input_bound,
     logging_too_often,
+    slow_logging_tool,
     validation_dominates,
 )
-from trackside.findings.memory_rules import memory_growth
+from trackside.findings.silencing import split_silenced
 from trackside.findings.timer_rules import high_data_batch_production, high_loss_fn_computation, high_make_step_total
 
 LOGGER = logging.getLogger(__name__)
@@ -34,9 +34,11 @@ RULES: tuple[Rule, ...] = (
     recompiling,
     slow_compile,
     callback_dominates,
+    callback_stalls,
     checkpointing_dominates,
     validation_dominates,
     logging_too_often,
+    slow_logging_tool,
     idle_after_epoch,
     garbage_collection,
     memory_growth,
@@ -52,7 +54,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def find(facts: RunFacts, rules: Iterable[Rule] = RULES) -> list[Finding]:
-    """What the rules find in a run, the most severe first.
+    """What the rules find in a run, the most severe first, without what the run's config silences.
 
     A rule that raises is reported in the log and skipped: no verdict is worth ending a training.
 
@@ -60,6 +62,11 @@ def find(facts: RunFacts, rules: Iterable[Rule] = RULES) -> list[Finding]:
         facts: The measurements.
         rules: The rules; `(*RULES, my_rule)` adds one.
     """
+    return split_silenced(find_all(facts, rules), facts.silenced)[0]
+
+
+def find_all(facts: RunFacts, rules: Iterable[Rule] = RULES) -> list[Finding]:
+    """The same, with those that the run's config silences."""
     findings = [finding for rule in rules for finding in _apply(rule, facts)]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 

@@ -1,0 +1,84 @@
+"""What to do about a loader, in the words of the loader that the user has."""
+
+from trackside.findings.loader_facts import LoaderFacts
+from trackside.text import count
+
+_OFFLINE = "prepare more of the data before training"
+
+
+def faster_batches(loader: LoaderFacts | None) -> str:
+    """What to do if the device waits for batches."""
+    if loader is None:
+        return f"make batches in worker processes or in a background thread, or {_OFFLINE}"
+    if loader.is_in_memory:
+        return (
+            f"the {loader.kind} has its batches already, so reading them is what takes long: load memory-mapped or "
+            "lazy arrays into memory before training (np.array)"
+        )
+    if loader.comes_from("torch") or loader.comes_from("torchdata"):
+        return _faster_torch(loader)
+    if loader.comes_from("grain"):
+        return _faster_grain(loader)
+    if loader.num_workers:
+        return f"give {loader.kind} more than {count(loader.num_workers, 'worker')}, or {_OFFLINE}"
+    if loader.prepares_ahead:
+        return (
+            f"{loader.kind} prefetches and still falls behind, so a longer queue will not help: make batches in "
+            f"several worker processes, or {_OFFLINE}"
+        )
+    name = "the generator" if loader.kind == "generator" else loader.kind
+    return (
+        f"{name} makes each batch while the device waits: make batches in worker processes or in a background thread, "
+        f"or {_OFFLINE}"
+    )
+
+
+def _faster_torch(loader: LoaderFacts) -> str:
+    if not loader.num_workers:
+        return f"give the DataLoader workers, such as num_workers=4 (it has none), or {_OFFLINE}"
+    return f"give the DataLoader more workers (num_workers={loader.num_workers} now), or {_OFFLINE}"
+
+
+def _faster_grain(loader: LoaderFacts) -> str:
+    if loader.kind == "grain DataLoader":
+        now = f"{loader.num_workers} now" if loader.num_workers else "it has none"
+        return (
+            f"give the DataLoader {'more ' if loader.num_workers else ''}workers (worker_count; {now}), or {_OFFLINE}"
+        )
+    if loader.num_workers:
+        return f"use more worker processes in mp_prefetch ({loader.num_workers} now), or {_OFFLINE}"
+    if loader.kind == "grain MapDataset":
+        return (
+            f"convert it with to_iter_dataset(ReadOptions(num_threads=...)) to read with more than "
+            f"{count(loader.num_threads or 0, 'thread')}, and make batches in worker processes with its mp_prefetch"
+        )
+    if loader.num_threads:
+        return (
+            f"read with more threads (ReadOptions(num_threads=...); {loader.num_threads} now), or make batches in "
+            "worker processes with mp_prefetch"
+        )
+    if loader.num_threads is None and loader.prefetch:
+        return (
+            f"one thread prefetches and falls behind: make batches in worker processes with mp_prefetch, or {_OFFLINE}"
+        )
+    if loader.num_threads is None:  # not made of a MapDataset
+        return (
+            "nothing is prepared ahead: make batches in worker processes with mp_prefetch, or in a thread with "
+            "grain.experimental.ThreadPrefetchIterDataset(dataset, prefetch_buffer_size=...)"
+        )
+    return (
+        "its to_iter_dataset reads with no threads: give it ReadOptions(num_threads=16), or make batches in worker "
+        "processes with mp_prefetch"
+    )
+
+
+def sooner_first_batch(loader: LoaderFacts | None) -> str:
+    """What to do if the first batch of each epoch takes long."""
+    name = "the loader" if loader is None else loader.kind
+    if loader is None or not loader.num_workers:
+        return f"have {name} do less before the first batch of an epoch, or prepare that batch ahead"
+    if loader.comes_from("torch") or loader.comes_from("torchdata"):
+        if not loader.keeps_workers:
+            return "keep the DataLoader's workers alive from epoch to epoch (persistent_workers=True)"
+        return "the workers are kept alive already: have the data set do less when an epoch starts"
+    return f"{name} starts its workers again for each epoch: let it repeat its data instead, so that they stay alive"
