@@ -312,3 +312,17 @@ print(json.dumps(writer.num_failed))
     steps = [row["step"] for row in read_events(path) if row["kind"] == "metrics"]
     assert len(steps) + json.loads(result.stdout) == 5
     assert steps[-1] == 5
+
+
+def test_rows_that_are_written_at_once_are_the_same(path):
+    """Several rows in one write are read as if they came one by one, also those that are not finite."""
+    rows = [({"loss": float(step) if step % 7 else math.nan, "epoch": 1}, step, 1) for step in range(1, 60)]
+    writer = EventWriter(path)
+    writer.write_metrics_rows(rows[:40], "train")
+    writer.write_metrics_rows(rows[40:], "train")
+    for values, step, epoch in rows:
+        writer.write_metrics(values, step, epoch, "val")
+    writer.close()
+    read = [row for row in read_events(path) if row["kind"] == "metrics"]
+    at_once, one_by_one = ([repr((r["step"], r["values"])) for r in read if r["mode"] == m] for m in ("train", "val"))
+    assert at_once == one_by_one

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trackside.runs import event_file
-from trackside.runs.event_file import EventFile, split_lines
+from trackside.runs.event_file import METRICS, OTHER, PACKED, EventFile, split_lines
 
 LINES = st.lists(
     st.one_of(
@@ -18,6 +18,8 @@ LINES = st.lists(
                 b'{"kind":"metrics","t":1}',
                 b'{"kind":"metrics","mode":"train_epoch"}',
                 b'{"kind":"metrics',
+                b'{"kind":"packed_metrics","t":1}',
+                b'{"kind":"packed_metrics"',
                 b'{"kind":"leg"}',
             ]
         ),
@@ -44,15 +46,6 @@ def test_blocks_are_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert file.num_pending == 0
 
 
-@pytest.mark.parametrize("block_bytes", [3, 64])
-def test_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
-    """Reading begins and stops where it was told to."""
-    monkeypatch.setattr(event_file, "BLOCK_BYTES", block_bytes)
-    path = tmp_path / "events-00000.jsonl"
-    path.write_bytes(b"one\ntwo\nthree\nfour\n")
-    assert b"".join(map(bytes, EventFile(path, 4).blocks(until=14))) == b"two\nthree\n"
-
-
 @settings(max_examples=200, deadline=None)
 @given(lines=LINES)
 def test_lines_are_those_of_the_block(lines: list[bytes]) -> None:
@@ -61,10 +54,19 @@ def test_lines_are_those_of_the_block(lines: list[bytes]) -> None:
     found = split_lines(block)
     expected = [line for line in lines if line]
     assert [block[start:end] for start, end in zip(found.starts, found.ends, strict=True)] == expected
-    prefix = b'{"kind":"metrics",'
-    assert found.is_metrics.tolist() == [
-        line.startswith(prefix) and len(line) > len(prefix) and b"train_epoch" not in line for line in expected
-    ]
+    assert found.forms.tolist() == [form_of(line) for line in expected]
+    together = [(form, expected[begin:end]) for begin, end, form in found.runs()]
+    assert [line for _, lines in together for line in lines] == expected
+    assert all(set(map(form_of, lines)) == {form} for form, lines in together)
+    assert all(len(lines) == 1 for form, lines in together if form == OTHER)
+
+
+def form_of(line: bytes) -> int:
+    """How a line is read."""
+    for prefix, form in ((b'{"kind":"metrics",', METRICS), (b'{"kind":"packed_metrics",', PACKED)):
+        if line.startswith(prefix) and len(line) > len(prefix) and b"train_epoch" not in line:
+            return form
+    return OTHER
 
 
 def test_torn_rows_of_metrics() -> None:

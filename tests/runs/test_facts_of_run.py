@@ -10,8 +10,6 @@ from tests.runs.written import WrittenRun
 from trackside.events import read_events
 from trackside.findings import FactCollector, find
 from trackside.runs import Run, open_run
-from trackside.runs.event_file import EventFile
-from trackside.runs.parallel import part_starts, read_parts
 from trackside.text import percent
 
 
@@ -81,18 +79,6 @@ def test_rows_give_the_same_facts_one_by_one_and_read_back(tmp_path: Path) -> No
     assert without_times[0] == without_times[1] == without_times[2]
     assert run.findings == find(live.facts())
     assert {finding.id for finding in run.findings} >= {"input_bound", "optimizer_share_high", "low_coverage"}
-
-
-def test_large_files_that_several_processes_read_give_the_same_facts(tmp_path: Path) -> None:
-    """A file that is read in parts gives the facts of the whole."""
-    run = write(tmp_path, TWO_LEGS)
-    file = EventFile(tmp_path / "events-00000.jsonl")
-    starts = part_starts(file, min_bytes=1, head_start_bytes=0)
-    assert len(starts) > 1
-    live = FactCollector()
-    for row in read_parts(file, starts).rows:
-        live.add(row)
-    assert _without_t(live.facts()) == _without_t(run.facts)
 
 
 def test_verdicts_have_the_percentages_of_the_ledger(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Event files of all kinds of damage: read around and reported, or refused by a documented error."""
 
+import base64
+import contextlib
 import logging
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,13 @@ from tests.findings.made_up import capture_row, change, compile_row, leak_row, m
 from tests.fuzzing import mutated_bytes, mutated_row, nested, odd_value, random_sources
 from tests.runs.written import finished_run
 from trackside.compare import compare_runs
-from trackside.errors import TracksideError
+from trackside.errors import ConfigError, TracksideError
 from trackside.events import read_events
 from trackside.findings import facts_from_events, find
 from trackside.runs import Run, find_runs, open_run
 
 NUM_INPUTS = 250
+PACKED = base64.b64encode(struct.pack("<2d", 0.5, 1.0)).decode()
 
 ROWS: list[dict[str, Any]] = [
     {"kind": "format", "t": 1.0, "version": 1},
@@ -36,6 +40,11 @@ ROWS: list[dict[str, Any]] = [
     {"kind": "metrics", "t": 4.0, "step": 6, "epoch": 1, "mode": "val", "values": {"loss": "nan"}},
     {"kind": "metrics", "t": 5.0, "step": 9, "epoch": 1, "mode": "train_epoch", "values": {"epoch_time": 3.0}},
     {"kind": "metrics", "t": 5.0, "step": 9, "epoch": 1, "mode": "time", "values": {"compile_ms": 3.0}},
+    {"kind": "metric_names", "t": 5.0, "id": "ab", "names": ["loss", "epoch"], "integers": ["epoch"]},
+    *(
+        {"kind": "packed_metrics", "t": 5.0, "step": step, "epoch": 1, "mode": mode, "names": "ab", "data": PACKED}
+        for step, mode in ((7, "train"), (8, "train"), (8, "val"))
+    ),
     {"kind": "between_epochs", "t": 5.0, "epoch": 1, "parts": {"data_wait": 1.0}},
     {"t": 6.0, **capture_row({"forward": 1.0}, path="/x/y", first_step=2, last_step=4, disturbed_steps=[2, 5])},
     {"kind": "memory", "t": 6.0, "step": 7, "memory": {"gpu:0": {"peak_bytes_in_use": 3}}, "live": {"params": 1}},
@@ -72,7 +81,9 @@ def _line(row: Any) -> bytes:
 
 def look_at_everything(run: Run) -> None:
     """All that a run can be asked for."""
-    for name in [name for name in dir(Run) if not name.startswith("_") and name not in ("refresh", "to_pandas")]:
+    for name in [
+        name for name in dir(Run) if not name.startswith("_") and name not in ("plot", "refresh", "to_pandas")
+    ]:
         value = getattr(run, name)
         if callable(value):
             list(value())
@@ -84,6 +95,8 @@ def look_at_everything(run: Run) -> None:
         _ = capture.is_analysed, capture.error, capture.notes, capture.first_step, capture.utilisation
     run._repr_html_()
     run.refresh()
+    with contextlib.suppress(ConfigError):  # nothing to draw
+        run.plot(x="time", smooth=0.5)
 
 
 def test_damaged_event_files_raise_documented_errors_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

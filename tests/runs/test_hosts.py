@@ -101,10 +101,12 @@ def test_one_that_nobody_waits_for_is_not_slow(tmp_path: Path) -> None:
     assert hosts_of(tmp_path).slow == []
 
 
-def test_compile_time_does_not_make_slow(tmp_path: Path) -> None:
-    """A process that found nothing in the compile cache is not named."""
+@pytest.mark.parametrize("part", ["compile", "setup", "initial_state", "restoring", "drain/WandBLogger"])
+def test_what_comes_once_does_not_make_slow(tmp_path: Path, part: str) -> None:
+    """A process that found nothing in the compile cache, or that has the logging tools, is not named."""
     write_hosts(tmp_path, 4 * [0.02])
-    WrittenRun(tmp_path, 4).leg().ledger(1000, 1000, data_wait=20.0, device_wait=10.0, compile=500.0).end(step=1000)
+    once = {part: 500.0}
+    WrittenRun(tmp_path, 4).leg().ledger(1000, 1000, data_wait=20.0, device_wait=10.0, **once).end(step=1000)
     assert hosts_of(tmp_path).slow == []
 
 

@@ -199,3 +199,13 @@ def test_data_frame_without_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     WrittenRun(tmp_path).metrics(10, loss=1.0)
     with pytest.raises(ImportError, match=r"to_pandas\(\) needs the package 'pandas'.*pip install"):
         open_run(tmp_path).metrics["train"].to_pandas()
+
+
+def test_logged_nan_is_told_from_a_missing_value(tmp_path: Path) -> None:
+    """A column is NaN in both cases; `present` has the rows in which the metric was logged."""
+    run = WrittenRun(tmp_path).metrics(1, loss=1.0).metrics(2, loss=math.nan, lr=0.1).metrics(3, lr=0.1)
+    run.events.close()
+    table = open_run(tmp_path).metrics["train"]
+    assert np.isnan(table["loss"]).tolist() == [False, True, True]
+    assert table.present("loss").tolist() == [0, 1]
+    assert table.present("lr").tolist() == [1, 2]

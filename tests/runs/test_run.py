@@ -85,6 +85,23 @@ def test_legs(tmp_path: Path) -> None:
     assert open_run(tmp_path).goodput == 0.5
 
 
+@pytest.mark.parametrize(
+    ("last_step", "expected"),
+    [(0, 4.0), (10, None)],
+    ids=["the leg before made no step", "an earlier version made the first step"],
+)
+def test_time_to_first_step_is_that_of_the_first_step(tmp_path: Path, last_step: int, expected: float | None) -> None:
+    """It belongs to the leg that made the run's first step; each leg has its own."""
+    run = WrittenRun(tmp_path).leg().end("error", step=last_step).leg(2, step=last_step)
+    run.write("first_step", step=last_step + 1, wall_s=4.0, parts={"compile": 3.0, "setup": 1.0}).end(number=2)
+    read = open_run(tmp_path)
+    assert (None if read.time_to_first_step is None else read.time_to_first_step.wall_s) == expected
+    assert [None if leg.time_to_first_step is None else leg.time_to_first_step.wall_s for leg in read.legs] == [
+        None,
+        4.0,
+    ]
+
+
 def test_goal(tmp_path: Path) -> None:
     """The goal is what the last leg set itself; None where it did not say."""
     written = WrittenRun(tmp_path).leg(1)

@@ -26,7 +26,7 @@ def look(folder: Path) -> str:
     """What a reader in another process finds: one that hangs is ended, and fails the test."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     command = [sys.executable, "-c", LOOK, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=True)
     return done.stdout
 
 

@@ -7,7 +7,9 @@ from trackside.errors import RunError
 from trackside.runs.hosts import Host, HostTable, SilentHost, SlowHost
 from trackside.runs.logged_step_times import StepTimes
 from trackside.runs.metric_table import MetricTable
+from trackside.runs.plots import Plots
 from trackside.runs.run import Run, open_run
+from trackside.runs.run_axes import RunAxes
 from trackside.runs.run_folders import find_runs
 from trackside.runs.run_legs import Leg
 
@@ -16,7 +18,9 @@ __all__ = [
     "HostTable",
     "Leg",
     "MetricTable",
+    "Plots",
     "Run",
+    "RunAxes",
     "RunError",
     "SilentHost",
     "SlowHost",

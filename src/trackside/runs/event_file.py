@@ -1,26 +1,27 @@
 """One event file: its blocks of whole lines, read as far as it is written and later from there on, and their lines."""
 
 import errno
-import io
 import os
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from trackside.events import EPOCH_MODE
 from trackside.files import open_regular
+from trackside.packed_rows import PACKED_KIND
 
 BLOCK_BYTES = 1 << 20
 """How much is read at once: enough to find its lines in bulk, little next to what is kept of it."""
 MAX_LINE_BYTES = 1 << 28
 """No row is as long: what has no line end for so long is not an event file."""
 
-_METRICS_ROW = np.frombuffer(b'{"kind":"metrics",', np.uint8)
-"""What a row of metrics begins with."""
-EPOCH_MODE = "train_epoch"
-"""The metrics of a whole epoch of training: few rows, whose place among the others matters."""
+OTHER, METRICS, PACKED = range(3)
+"""How a line is read: as any row, or together with the rows of metrics or packed metrics around it."""
+_BEGINNINGS = {METRICS: b'{"kind":"metrics",', PACKED: b'{"kind":"%b",' % PACKED_KIND.encode()}
 _EPOCH_ROW = re.compile(rb'"mode":"%b"' % EPOCH_MODE.encode())
 _NEWLINE, _CLOSING_BRACE = ord("\n"), ord("}")
 
@@ -61,11 +62,8 @@ class EventFile:
         except OSError:
             return 0
 
-    def blocks(self, until: int | None = None) -> Iterator[memoryview]:
+    def blocks(self) -> Iterator[memoryview]:
         """What was appended since the last reading. A block is overwritten by the next.
-
-        Args:
-            until: Where to stop: at the end of a line; None for the end of the file.
 
         Raises:
             OSError: The file cannot be read.
@@ -73,11 +71,10 @@ class EventFile:
         buffer = bytearray(min(BLOCK_BYTES, self.num_unread() + 1))
         with open_regular(self.path) as file:
             self._inode = os.fstat(file.fileno()).st_ino
-            while until is None or self.offset < until:
+            while True:
                 # Read again from the last line's end: it costs less than carrying over what is behind it.
                 file.seek(self.offset)
-                room = len(buffer) if until is None else min(len(buffer), until - self.offset)
-                num_read = file.readinto(memoryview(buffer)[:room]) or 0
+                num_read = file.readinto(buffer) or 0
                 end = buffer.rfind(b"\n", 0, num_read) + 1
                 self.num_pending = num_read - end
                 if end:
@@ -90,17 +87,6 @@ class EventFile:
                 else:
                     return
 
-    def go_to(self, other: "EventFile") -> None:
-        """Continue from where another has read to."""
-        self.offset, self.num_pending, self._inode = other.offset, other.num_pending, other._inode
-
-    def line_end_after(self, offset: int) -> int:
-        """Where the first line that continues behind an offset ends; the end of the file if none does."""
-        with io.BufferedReader(open_regular(self.path)) as file:
-            file.seek(offset)
-            file.readline()
-            return file.tell()
-
 
 class Lines(NamedTuple):
     """The lines of a block that are not empty."""
@@ -108,13 +94,20 @@ class Lines(NamedTuple):
     starts: np.ndarray
     ends: np.ndarray
     """Where the line's end is, which is not part of it."""
-    is_metrics: np.ndarray
-    """Whether it begins like a row of metrics, and is not of an epoch."""
+    forms: np.ndarray
+    """What it begins like: `METRICS`, `PACKED` or `OTHER`, as rows of epochs are."""
 
     def num_torn_metrics(self, block: bytes | memoryview) -> int:
         """How many rows of metrics do not end like a row."""
-        last = np.frombuffer(block, np.uint8)[self.ends[self.is_metrics] - 1]
+        last = np.frombuffer(block, np.uint8)[self.ends[self.forms != OTHER] - 1]
         return int(np.count_nonzero(last != _CLOSING_BRACE))
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """Lines that are read together: the first, the one behind the last, and their form. Others come one by one."""
+        changes = (self.forms[1:] != self.forms[:-1]) | (self.forms[1:] == OTHER)
+        begins = [0, *(np.flatnonzero(changes) + 1).tolist(), len(self.forms)]
+        for begin, end in pairwise(begins if len(self.forms) else []):
+            yield begin, end, int(self.forms[begin])
 
 
 def split_lines(block: bytes | memoryview) -> Lines:
@@ -128,9 +121,11 @@ def split_lines(block: bytes | memoryview) -> Lines:
     starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
     has_text = ends > starts
     starts, ends = starts[has_text], ends[has_text]
-    is_metrics = ends - starts > len(_METRICS_ROW)
-    beginnings = buffer[starts[is_metrics, None] + np.arange(len(_METRICS_ROW))]
-    is_metrics[is_metrics] = (beginnings == _METRICS_ROW).all(axis=1)
+    forms = np.full(len(starts), OTHER, np.uint8)
+    for form, beginning in _BEGINNINGS.items():
+        is_longer = np.flatnonzero(ends - starts > len(beginning))
+        found = buffer[starts[is_longer, None] + np.arange(len(beginning))] == np.frombuffer(beginning, np.uint8)
+        forms[is_longer[found.all(axis=1)]] = form
     of_epochs = [match.start() for match in _EPOCH_ROW.finditer(block)]
-    is_metrics[np.searchsorted(starts, of_epochs, side="right") - 1] = False
-    return Lines(starts, ends, is_metrics)
+    forms[np.searchsorted(starts, of_epochs, side="right") - 1] = OTHER
+    return Lines(starts, ends, forms)

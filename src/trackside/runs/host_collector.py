@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from trackside.findings import facts_from_events
+from trackside.findings.facts import is_of_another_leg
 from trackside.profiling.ledger import LedgerTotals
-from trackside.runs.event_file import split_lines
+from trackside.runs.event_file import OTHER, split_lines
 from trackside.runs.row_collector import RowCollector
 from trackside.runs.row_reader import RowReader
 
@@ -33,6 +34,7 @@ class HostCollector(RowReader):
         self.hostname = ""
         self.status = ""
         self._earlier_legs: list[dict[str, Any]] = []
+        self._leg: int | None = None
         self._ledgers: deque[dict[str, Any]] = deque(maxlen=NUM_RECENT)
 
     @classmethod
@@ -59,16 +61,16 @@ class HostCollector(RowReader):
             return None
         return int(self._ledgers[0].get("step") or 0), now.since(earlier)
 
-    def add_block(self, block: bytes | memoryview) -> None:
+    def add_block(self, block: bytes | memoryview, num_bytes_ahead: int = 0) -> None:
         """Take whole lines. Those of metrics are skipped, except that torn ones are counted and the last is read."""
         lines = split_lines(block)
         self.num_damaged += lines.num_torn_metrics(block)
-        last = np.flatnonzero(lines.is_metrics)[-1:]
-        for index in sorted([*np.flatnonzero(~lines.is_metrics).tolist(), *last.tolist()]):
+        last = np.flatnonzero(lines.forms != OTHER)[-1:]
+        for index in sorted([*np.flatnonzero(lines.forms == OTHER).tolist(), *last.tolist()]):
             if self.is_newer:
                 return
             line = bytes(block[lines.starts[index] : lines.ends[index]])
-            if lines.is_metrics[index]:
+            if lines.forms[index] != OTHER:
                 self.note_metrics(line)
             else:
                 self.add_line(line)
@@ -81,8 +83,10 @@ class HostCollector(RowReader):
         elif kind == "status":
             self.status = str(row.get("status") or "")
         elif kind == "leg":
-            self.status = ""
+            self.status, self._leg = "", row.get("leg")
             self._earlier_legs += [*list(self._ledgers)[-1:], row]
             self._ledgers.clear()
-        elif kind == "ledger" and row.keys() >= _LEDGER_FIELDS:  # one of an older format may lack them
+        elif kind != "ledger" or is_of_another_leg(row, self._leg):
+            return
+        elif row.keys() >= _LEDGER_FIELDS:  # one of an older format may lack them
             self._ledgers.append(row)

@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from trackside.optional import require
-from trackside.profiling.ledger import COMPILE, DATA_WAIT, DEVICE_WAIT, OTHER, LedgerTotals
+from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, OTHER, LedgerTotals, is_once
 from trackside.runs.host_collector import HostCollector
 
 MIN_EXCESS_SHARE = 0.05
@@ -68,7 +68,7 @@ class SlowHost:
     process_index: int
     hostname: str
     own_s_per_step: float
-    """Its time without waiting for the device and without compilation."""
+    """Its time without waiting for the device, and without set-up, compiling and closing the tools."""
     median_s_per_step: float
     """The median of the same of the others."""
     part: str
@@ -178,8 +178,8 @@ def find_slow(hosts: Sequence[Host], since_step: int = 0) -> list[SlowHost]:
     known = [host for host in hosts if host.num_steps]
     if len(known) < 2:
         return []
-    # Compilation happens once, and more or less of it is found in a cache.
-    own = np.array([host.own_s_per_step - host.parts_s_per_step.get(COMPILE, 0.0) for host in known])
+    # What happens once says nothing about steps: programs may be in a cache, and one process has the logging tools.
+    own = np.array([host.own_s_per_step - _once_s(host) for host in known])
     wall_s = float(np.median([host.wall_s_per_step for host in known]))
     slow = []
     for index in np.flatnonzero(own - np.median(own) >= MIN_EXCESS_SHARE / 2 * wall_s).tolist():
@@ -215,6 +215,10 @@ def _host(process_index: int, rows: HostCollector, totals: LedgerTotals | None) 
     return Host(*base, totals.num_steps, wall_s, wall_s - parts.get(DEVICE_WAIT, 0.0), parts)
 
 
+def _once_s(host: Host) -> float:
+    return sum(part_s for part, part_s in host.parts_s_per_step.items() if is_once(part))
+
+
 def _slow_host(
     hosts: Sequence[Host], index: int, own_s: float, median_s: float, wall_s: float, since_step: int
 ) -> SlowHost:
@@ -223,7 +227,7 @@ def _slow_host(
     medians = {
         part: float(np.median([parts.get(part, 0.0) for parts in others]))
         for part in host.parts_s_per_step
-        if part not in (DEVICE_WAIT, COMPILE)
+        if part != DEVICE_WAIT and not is_once(part)
     }
     part = max(medians, key=lambda name: host.parts_s_per_step[name] - medians[name], default=OTHER)
     return SlowHost(

@@ -1,6 +1,6 @@
 """The metrics of one mode as they are read: rows that become one curve."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,14 +35,19 @@ class MetricStore:
         """How many rows there are."""
         return sum(block.num_rows for block in self._blocks) + len(self._latest)
 
-    def learn(self, names: list[str]) -> None:
+    def learn(self, names: Iterable[str]) -> None:
         """Take note of metrics."""
         for name in names:
             if name not in self._numbers:
                 self._numbers[name] = len(self.names)
                 self.names.append(name)
 
-    def add_row(self, step: int, epoch: int, t: float, values: Mapping[str, float]) -> bool:
+    def numbers(self, names: Sequence[str]) -> np.ndarray:
+        """The places of metrics among `names`; those that are not known are learnt."""
+        self.learn(names)
+        return np.fromiter((self._numbers[name] for name in names), np.int64, len(names))
+
+    def add_row(self, step: int, epoch: int, t: float, values: Mapping[str, float]) -> None:
         """Append a row.
 
         Args:
@@ -50,16 +55,13 @@ class MetricStore:
             epoch: Its epoch.
             t: When it was written.
             values: Its values by metric.
-
-        Returns:
-            Whether it has metrics that no row had before.
         """
-        num_before = len(self.names)
-        self.learn(list(values))
+        self.learn(values)
         self._latest.add(step, epoch, t, {self._numbers[name]: value for name, value in values.items()})
-        return len(self.names) > num_before
 
-    def add(self, step: np.ndarray, epoch: np.ndarray, t: np.ndarray, values: np.ndarray) -> None:
+    def add(
+        self, step: np.ndarray, epoch: np.ndarray, t: np.ndarray, values: np.ndarray, num_expected: int = 0
+    ) -> None:
         """Append rows.
 
         Args:
@@ -67,13 +69,15 @@ class MetricStore:
             epoch: Their epochs.
             t: When they were written.
             values: One line per row, with a value for each of the first `names`.
+            num_expected: About how many rows may follow, so that there is room for them.
         """
         self._close_latest()
         if values.size > _SMALL_CELLS and np.count_nonzero(is_given(values)) < _MIN_DENSITY * values.size:
             row, name = np.nonzero(is_given(values))
             self._blocks.append(SparseBlock(np.stack([step, epoch]), t, row, name, values[row, name]))
             return
-        block = self._room_for(*values.shape)
+        num_rows, num_names = values.shape
+        block = self._room_for(num_rows, num_names, num_expected)
         at = slice(block.num_rows, block.num_rows + len(values))
         block.index[0, at], block.index[1, at], block.t[at] = step, epoch, t
         block.values[:, at] = values.T
@@ -94,35 +98,15 @@ class MetricStore:
         num_cells = len(self.names) * self.num_rows
         if num_cells * _MIN_DENSITY > max(sum(block.num_values for block in self._blocks), _SMALL_CELLS):
             return _sparse_table(self.names, self._blocks)
-        block = self._join()
-        step = block.index[0]
-        if np.any(step[1:] <= step[:-1]):
+        block = self._only_block() or self._join()
+        rows = slice(block.num_rows)
+        if np.any(block.index[0, rows][1:] <= block.index[0, rows][:-1]):
             block = _merge_equal_steps(block)
+            rows = slice(block.num_rows)
         self._blocks = [block]
-        return MetricTable(block.index[0], block.index[1], block.t, dict(zip(self.names, block.values, strict=True)))
-
-    def add_later(self, later: "MetricStore") -> None:
-        """Take over all rows of another, which come after those that are here."""
-        self._close_latest()
-        later._close_latest()
-        self.learn(later.names)
-        numbers = np.array([self._numbers[name] for name in later.names], np.int64)
-        is_same_order = bool((numbers == np.arange(len(numbers))).all())
-        self._blocks += later._blocks if is_same_order else [_renumbered(block, numbers) for block in later._blocks]
-
-    def pop(self) -> tuple[list[str], list[Block]]:
-        """Give up all rows: the names, and blocks that refer to them by number."""
-        self._close_latest()
-        blocks, self._blocks = self._blocks, []
-        return self.names, blocks
-
-    @classmethod
-    def of(cls, names: list[str], blocks: list[Block]) -> "MetricStore":
-        """A store with the rows that another gave up by `pop`."""
-        store = cls()
-        store.learn(names)
-        store._blocks = blocks
-        return store
+        # Views: rows that are added later are written behind them.
+        columns = dict(zip(self.names, block.values[:, rows], strict=True))
+        return MetricTable(block.index[0, rows], block.index[1, rows], block.t[rows], columns)
 
     def _close_latest(self) -> None:
         """Put the rows that were added one by one behind the others."""
@@ -130,23 +114,33 @@ class MetricStore:
             self._blocks.append(self._latest.build())
             self._latest = SparseBuilder()
 
-    def _room_for(self, num_rows: int, num_names: int) -> DenseBlock:
-        """The last block, if the rows fit into it, or a new one that is no larger than what was read so far."""
+    def _room_for(self, num_rows: int, num_names: int, num_expected: int) -> DenseBlock:
+        """The last block, if the rows fit into it, or a new one.
+
+        One with room for all rows that are expected takes in those that came before, if they are fewer: then nothing
+        has to be joined in the end. Room that is not used takes no memory.
+        """
         last = self._blocks[-1] if self._blocks else None
         if isinstance(last, DenseBlock) and last.num_free >= num_rows and len(last.values) == num_names:
             return last
+        if num_expected > (num_before := self.num_rows) and num_names == len(self.names):
+            joined = self._join(num_rows + num_expected)
+            self._blocks = [joined]
+            return joined
         most = min(max(_BLOCK_VALUES // max(num_names, 1), _MIN_BLOCK_ROWS), _MAX_BLOCK_ROWS)
-        block = DenseBlock(num_names, max(min(most, 2 * self.num_rows), num_rows))
+        block = DenseBlock(num_names, max(min(most, 2 * num_before), num_rows))
         self._blocks.append(block)
         return block
 
-    def _join(self) -> DenseBlock:
+    def _only_block(self) -> DenseBlock | None:
+        """The block that has all rows with all metrics, if there is one."""
+        only = self._blocks[0] if len(self._blocks) == 1 else None
+        return only if isinstance(only, DenseBlock) and len(only.values) == len(self.names) else None
+
+    def _join(self, num_free: int = 0) -> DenseBlock:
         """All rows in one block. The others are given up one by one, so that a long run is not held twice."""
-        shape = len(self.names), self.num_rows
+        joined = DenseBlock(len(self.names), self.num_rows + num_free)
         blocks, self._blocks = self._blocks[::-1], []
-        if len(blocks) == 1 and isinstance(blocks[0], DenseBlock) and blocks[0].values.shape == shape:
-            return blocks[0]
-        joined = DenseBlock(*shape)
         while blocks:
             block = blocks.pop()
             at = slice(joined.num_rows, joined.num_rows + block.num_rows)
@@ -201,14 +195,8 @@ def _sparse_table(names: list[str], blocks: list[Block]) -> MetricTable:
     return MetricTable(step, index[1, last], t[last], _SparseColumns(numbers, first, place, value, len(step)))
 
 
-def _renumbered(block: Block, numbers: np.ndarray) -> SparseBlock:
-    """The block with other numbers for its metrics."""
-    row, name, value = block.entries()
-    return SparseBlock(block.index[:, : block.num_rows], block.t[: block.num_rows], row, numbers[name], value)
-
-
 def _merge_equal_steps(block: DenseBlock) -> DenseBlock:
-    order = np.argsort(block.index[0], kind="stable")
+    order = np.argsort(block.index[0, : block.num_rows], kind="stable")
     step = block.index[0, order]
     first = np.flatnonzero(np.concatenate(([True], step[1:] != step[:-1])))
     last = np.concatenate((first[1:], [len(step)])) - 1

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from trackside.optional import require
+from trackside.runs.metric_blocks import is_given
 
 _NUM_SHOWN = 5
 
@@ -13,7 +14,8 @@ _NUM_SHOWN = 5
 class MetricTable:
     """The metrics that a run logged in one mode, one row per step in the order of steps.
 
-    `table["loss_mean"]` is a column of float64, NaN where a row has no such value.
+    `table["loss_mean"]` is a column of float64, NaN where a row has no such value; `present` tells
+    these from a NaN that was logged.
 
     Args:
         step: The training step of each row.
@@ -43,6 +45,23 @@ class MetricTable:
             return self._columns[name]
         except KeyError:
             raise KeyError(f"no metric {name!r}; there are {', '.join(map(repr, self._columns)) or 'none'}") from None
+
+    def present(self, name: str) -> np.ndarray:
+        """The indices of the rows that have a metric, also of those that have it as NaN or infinite.
+
+        Args:
+            name: The metric.
+        """
+        return np.flatnonzero(is_given(self[name]))
+
+    def has_at(self, name: str, index: int) -> bool:
+        """Whether a row has a metric, if only as NaN.
+
+        Args:
+            name: The metric.
+            index: The row; -1 is the last.
+        """
+        return bool(is_given(self[name][[index]])[0])
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from trackside.events import FORMAT_VERSION
+from trackside.events import FORMAT_VERSION, OLDEST_COMPLETE_VERSION
 from trackside.runs.event_file import EventFile
-from trackside.runs.parallel import part_starts, read_parts
-from trackside.runs.row_collector import RowCollector
 from trackside.runs.row_reader import RowReader
 from trackside.text import count
 
@@ -43,10 +41,8 @@ class ProcessFile(Generic[Reader]):
         before = self.file.offset
         self._error = ""
         try:
-            if isinstance(self.rows, RowCollector) and len(starts := part_starts(self.file)) > 1:
-                self.rows.add_later(read_parts(self.file, starts))
             for block in self.file.blocks():
-                self.rows.add_block(block)
+                self.rows.add_block(block, self.file.num_unread())
         except OSError as error:
             self._error = f"cannot be read: {error.strerror}"
         return self.file.offset != before
@@ -73,8 +69,9 @@ class ProcessFile(Generic[Reader]):
             yield f"{name} has no rows"
         elif rows.started_at is not None and rows.version is None:
             yield f"{name}: no format version is given; it was read as version {FORMAT_VERSION}"
-        elif rows.version is not None and rows.version < FORMAT_VERSION:
-            yield f"{name}: format version {rows.version} is older than {FORMAT_VERSION}; what it lacks was left out"
+        elif rows.version is not None and rows.version < OLDEST_COMPLETE_VERSION:
+            oldest = OLDEST_COMPLETE_VERSION
+            yield f"{name}: format version {rows.version} is older than {oldest}; what it lacks was left out"
 
 
 def _was(number: int) -> str:

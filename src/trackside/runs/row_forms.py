@@ -61,6 +61,7 @@ class _Compile(_Form):
     suggestion: str | None = None
     num_recompiles: Step | None = None
     cache: str | None = None
+    thread: str | int | None = None
 
 
 class _Capture(_Form):
@@ -73,6 +74,7 @@ class _Capture(_Form):
     disturbed_steps: tuple[Step, Step] | None = None
     warnings: list[str] | None = None
     utilisation: Number | None = None
+    utilisation_range: tuple[Number, Number] | None = None
     report: dict[str, Any] | None = None
 
 
@@ -104,9 +106,17 @@ class _BetweenEpochs(_Form):
     parts: dict[str, Number]
 
 
+class _FirstStep(_Form):
+    wall_s: Number
+    parts: dict[str, Number]
+    step: Step | None = None
+
+
 class _Ledger(_Form):
+    leg: Step | None = None
     step: Step | None = None
     step_time_s: Number | None = None
+    longest_s: dict[str, Number] | None = None
     wall_s: Number | None = None
     parts: dict[str, Number] | None = None
     num_steps: Step | None = None
@@ -117,6 +127,17 @@ class _Ledger(_Form):
     device_idle_s: Number | None = None
     idle_by_reason: dict[str, Number] | None = None
     at_peak_s: Number | None = None
+    outside_s: Number | None = None
+    device_idle_low_s: Number | None = None
+    device_idle_high_s: Number | None = None
+    at_peak_range_s: tuple[Number, Number] | None = None
+
+
+class _Processors(_Form):
+    wall_s: Number
+    own_s: Number
+    other_s: Number
+    num_processors: Step
 
 
 class _Environment(_Form):
@@ -127,11 +148,23 @@ class _Environment(_Form):
     devices: list[Any] | None = None
     versions: dict[str, Any] | None = None
     git: dict[str, Any] | None = None
+    loaders: dict[str, dict[str, Any]] | None = None
     command: list[str] | None = None
 
 
 class _Config(_Form):
     config: dict[str, Any] | None = None
+
+
+class _LoggingTool(_Form):
+    tool: str
+    num_waiting: Step | None = None
+    num_dropped: Step | None = None
+    closing_s: Number | None = None
+
+
+class _Silence(_Form):
+    findings: list[str]
 
 
 class _FindingRow(_Form):
@@ -151,13 +184,17 @@ _FORMS: dict[str, type[_Form]] = {
     "config": _Config,
     "environment": _Environment,
     "finding": _FindingRow,
+    "first_step": _FirstStep,
     "format": _Format,
     "ledger": _Ledger,
     "leg": _Leg,
     "leg_end": _LegEnd,
+    "logging_tool": _LoggingTool,
     "memory": _Memory,
     "memory_leak": _MemoryLeak,
+    "processors": _Processors,
     "profiling": _Profiling,
+    "silence": _Silence,
     "status": _Status,
 }
 

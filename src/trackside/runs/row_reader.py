@@ -5,12 +5,13 @@ from typing import Any
 import msgspec
 
 from trackside.events import FORMAT_VERSION
+from trackside.packed_rows import PACKED_KIND
 from trackside.runs.row_forms import check_row
 
 _ODD = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 """What a row raises that lacks a field, or has something else in it."""
 _MAX_STEP = 2**53
-_KINDS_WITH_STEP = frozenset({"metrics", "leg", "leg_end", "status"})
+_KINDS_WITH_STEP = frozenset({"metrics", PACKED_KIND, "leg", "leg_end", "status"})
 
 
 class RowReader:
@@ -41,8 +42,13 @@ class RowReader:
         """Whether the file is of a format that this trackside does not read; nothing is read from there on."""
         return self.version is not None and self.version > FORMAT_VERSION
 
-    def add_block(self, block: bytes | memoryview) -> None:
-        """Take whole lines."""
+    def add_block(self, block: bytes | memoryview, num_bytes_ahead: int = 0) -> None:
+        """Take whole lines.
+
+        Args:
+            block: The lines.
+            num_bytes_ahead: About how much follows.
+        """
         raise NotImplementedError
 
     def take_row(self, row: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 from trackside.errors import EventFileError, RunError
 from trackside.events import read_events
 from trackside.files import read_regular
-from trackside.findings import SEVERITIES, Finding, RunFacts, find
+from trackside.findings import SEVERITIES, Finding, RunFacts, find_all, split_silenced
+from trackside.findings.silencing import checked_ids
+from trackside.profiling.first_step import TimeToFirstStep
 from trackside.profiling.ledger import LedgerTotals
-from trackside.profiling.ledger_text import part_name
+from trackside.profiling.processor_use import ProcessorUse
 from trackside.run_layout import CONFIG_FILE_NAME, event_file_name
 from trackside.runs.captures import locate_capture
 from trackside.runs.facts_of_run import facts_of_rows, with_step_time
@@ -24,30 +26,34 @@ from trackside.runs.hosts import HostTable, host_table
 from trackside.runs.logged_step_times import StepTimes, step_times_of
 from trackside.runs.metric_table import MetricTable
 from trackside.runs.notebook import html_run
+from trackside.runs.plots import Plots
 from trackside.runs.process_file import ProcessFile
 from trackside.runs.row_collector import RowCollector
+from trackside.runs.run_axes import RunAxes, axes_of
 from trackside.runs.run_folders import event_files, process_index_of
 from trackside.runs.run_legs import Leg, legs_of
 from trackside.runs.run_status import DEAD, NOT_STARTED, RUNNING, UNKNOWN, is_held, status_of
-from trackside.text import count, percent
+from trackside.text import count
 from trackside.trace.capture_row import CaptureRow
 
 _MAX_NAMED_FILES = 3
 _MAX_CONFIG_BYTES = 1 << 26
 
 
-def open_run(path: str | os.PathLike[str]) -> "Run":
+def open_run(path: str | os.PathLike[str], silence: Iterable[str] = ()) -> "Run":
     """Open a run, whether it is finished, still running or dead.
 
     Args:
         path: The run's folder, or one of its event files.
+        silence: Findings to leave out, by id, in addition to those that the run's config silences.
 
     Raises:
+        ConfigError: There is no finding of such an id.
         RunError: There is no run.
     """
     given = Path(path)
     folder = given.parent if process_index_of(given) is not None else given
-    run = Run(folder)
+    run = Run(folder, checked_ids(silence, "silence"))
     if not run.process_indices:
         raise RunError(
             f"path: there is no run at {str(given)!r}, which has no {event_file_name(0)}; give the folder that a "
@@ -64,14 +70,16 @@ class Run:
 
     Args:
         path: The run's folder.
+        silenced: The ids of findings to leave out.
 
     Attributes:
         path: The run's folder.
         name: What the folder is called.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, silenced: Sequence[str] = ()):
         self.path = path
+        self._silenced = tuple(silenced)
         self.name = path.resolve().name
         self._processes: dict[int, ProcessFile[RowCollector] | ProcessFile[HostCollector]] = {}
         self._is_held = False
@@ -192,6 +200,16 @@ class Run:
         return legs_of(self._rows, unfinished=self.status)
 
     @property
+    def time_to_first_step(self) -> TimeToFirstStep | None:
+        """How long the run took to make its first step, and what went into that; each of `legs` has its own.
+
+        None if it made none, or an earlier version made it.
+        """
+        made = (leg for leg in self.legs if leg.time_to_first_step is not None or (leg.last_step or 0) > leg.first_step)
+        first = next(made, None)
+        return None if first is None else first.time_to_first_step
+
+    @property
     def goodput(self) -> float | None:
         """The share of the time since the training began that went into steps whose results were kept."""
         known = [leg.goodput for leg in self.legs if leg.goodput is not None]
@@ -201,6 +219,23 @@ class Run:
     def mfu(self) -> float | None:
         """The model's FLOP/s as a share of the devices' peak (MFU); None if the peak is not known."""
         return self.ledger.mfu if self.ledger is not None else None
+
+    @property
+    def mfu_range(self) -> tuple[float, float] | None:
+        """The least and the most that `mfu` may be, where the peak was measured; None for a peak without a spread."""
+        return self.ledger.mfu_range if self.ledger is not None else None
+
+    @cached_property
+    def processor_use(self) -> ProcessorUse | None:
+        """What the processors of the first process's machine did while it trained; None if that was not recorded."""
+        legs: list[ProcessorUse | None] = [None]
+        for row in self._rows.events("leg", "processors"):
+            if row["kind"] == "leg":
+                legs.append(None)
+            else:  # everything since the leg began
+                legs[-1] = ProcessorUse.from_dict(row)
+        known = [use for use in legs if use is not None]
+        return reduce(ProcessorUse.plus, known) if known else None
 
     @cached_property
     def compiles(self) -> list[dict[str, Any]]:
@@ -234,21 +269,43 @@ class Run:
         rows = list(self._rows.events("profiling"))
         return dict(rows[-1].get("operations") or {}) if rows else {}
 
-    @cached_property
+    @property
     def findings(self) -> list[Finding]:
         """The verdicts on all legs, the most severe first, from the same facts as `ledger`.
 
-        With several processes, those that stand out are found here, from the files of all.
+        With several processes, those that stand out are found here, from the files of all. What is silenced is left
+        out.
         """
+        return self._verdicts[0]
+
+    @property
+    def silenced_findings(self) -> list[Finding]:
+        """What is found and not reported, because the run's config or the reader silences it."""
+        return self._verdicts[1]
+
+    @cached_property
+    def _verdicts(self) -> tuple[list[Finding], list[Finding]]:
+        """What is found: to be shown, and silenced."""
         # A run without a ledger, as of a loop with timers only, may know more than its rows.
         reported = [] if self.ledger is not None else list(_reported_findings(self._rows))
-        found = [*(reported or find(self.facts)), *find_in_hosts(self.hosts)]
-        return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+        found = [*(reported or find_all(self.facts)), *find_in_hosts(self.hosts)]
+        found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+        return split_silenced(found, {*self.facts.silenced, *self._silenced})
 
     @cached_property
     def step_times(self) -> StepTimes:
         """How long steps took over the run."""
         return step_times_of(self.metrics, self.legs, self._rows.events("compile", "capture", "checkpoint"))
+
+    @cached_property
+    def axes(self) -> RunAxes:
+        """What its curves can be drawn over: time without pauses, and examples."""
+        return axes_of(self.started_at, self.legs, self._rows.events("leg", "ledger"))
+
+    @property
+    def plot(self) -> Plots:
+        """Figures of plotly: `run.plot("loss")`, `run.plot.step_time()`, `run.plot.ledger()`."""
+        return Plots(self)
 
     @cached_property
     def hosts(self) -> HostTable | None:
@@ -319,15 +376,7 @@ class Run:
         return f"Run({str(self.path)!r}: {self.status}, step {self.step:,})"
 
     def _repr_html_(self) -> str:
-        facts = [("status", self.status), ("step", f"{self.step:,}"), ("epoch", f"{self.epoch:,}")]
-        if self.goodput is not None:
-            facts.append(("goodput", percent(self.goodput)))
-        if self.mfu is not None:
-            facts.append(("model FLOPs utilisation", percent(self.mfu)))
-        ledger = self.ledger
-        shares = {part_name(part): ledger.share(part) for part in ledger.parts} if ledger else {}
-        parts = sorted(shares.items(), key=lambda part: -part[1])
-        return html_run(self.name, facts, parts, self.findings, self.problems)
+        return html_run(self)
 
     @cached_property
     def _facts(self) -> RunFacts:

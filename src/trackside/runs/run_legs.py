@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from trackside.profiling.first_step import TimeToFirstStep
 from trackside.runs.row_collector import RowCollector
 
 
@@ -25,6 +26,8 @@ class Leg:
     """How long the training had taken by its end, over all legs; None for one that was killed."""
     goodput: float | None
     """The share of the time since the training began that went into steps whose results were kept, by its end."""
+    time_to_first_step: TimeToFirstStep | None = None
+    """From when the trainer was built, or called to train again; None for one that made no step."""
 
 
 def legs_of(rows: RowCollector, unfinished: str) -> list[Leg]:
@@ -36,13 +39,18 @@ def legs_of(rows: RowCollector, unfinished: str) -> list[Leg]:
     """
     legs: list[Leg] = []
     before_legs = iter(rows.before_legs)
-    for row in rows.events("leg", "leg_end", "status"):
+    for row in rows.events("leg", "first_step", "leg_end", "status"):
         t = float(row["t"])
         if row["kind"] == "leg":
             step, ended_at = next(before_legs)
             if legs and not legs[-1].status:
                 legs[-1] = _break_off(legs[-1], "dead", step, ended_at)
             legs.append(Leg(int(row.get("leg") or 1), int(row["step"]), None, t, t, "", None, None))
+        elif legs and row["kind"] == "first_step":
+            first = TimeToFirstStep(
+                float(row["wall_s"]), {name: float(part_s) for name, part_s in row["parts"].items()}
+            )
+            legs[-1] = replace(legs[-1], time_to_first_step=first)
         elif legs and row["kind"] == "leg_end":
             figures = {name: row.get(name) for name in ("train_time_s", "goodput")}
             legs[-1] = replace(legs[-1], last_step=row.get("step"), ended_at=t, **figures)
