@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trackside.compare.undisturbed_step import StepSeries
+from trackside.compare.disturbance import StepSeries
 
 
 def correlated(rng: np.random.Generator, num_values: int, correlation: float) -> np.ndarray:

@@ -11,9 +11,9 @@ import pytest
 from tests.compare.pairs import capture_chain, capture_step, train
 from trackside.callbacks import JAXProfiler, ProfilingConfig
 from trackside.compare import Cause, compare_runs
+from trackside.compare.disturbance import StepSeries
 from trackside.compare.run_causes import run_causes
 from trackside.compare.sides import Side
-from trackside.compare.undisturbed_step import StepSeries
 from trackside.profiling.ledger import LedgerTotals
 from trackside.run_layout import event_file_name
 
@@ -138,3 +138,20 @@ def test_another_commit_is_named(plain_run: Path, tmp_path: Path) -> None:
     second = rewrite_environment(plain_run, tmp_path / "second", git={"commit": "b" * 40, "dirty": False})
     cause = next(cause for cause in compare_runs(first, second).causes if cause.id == "code_changed")
     assert cause.evidence["commit"] == "aaaaaaaaa -> bbbbbbbbb"
+
+
+def test_another_loader_is_named(plain_run: Path, tmp_path: Path) -> None:
+    """Both loaders are named, and one that only one of the runs has."""
+    loaders = {"train": {"kind": "grain DataLoader", "num_workers": 4}, "val": {"kind": "list", "length": 5}}
+    other = rewrite_environment(plain_run, tmp_path / "other", loaders=loaders)
+    causes = [cause for cause in compare_runs(plain_run, other).causes if cause.id == "loader_changed"]
+    assert causes[0].title.startswith("train loader: list of ")
+    assert causes[0].title.endswith(" -> grain DataLoader, 4 workers")
+    assert causes[1].title == "val loader: none -> list of 5 batches"
+    assert list(causes[0].to_dict()["evidence"]) == ["train loader"]
+
+
+def test_a_run_that_does_not_say_what_its_loaders_are_names_none(plain_run: Path, tmp_path: Path) -> None:
+    """As those of earlier versions: what is not known has not changed."""
+    other = rewrite_environment(plain_run, tmp_path / "other", loaders=None)
+    assert "loader_changed" not in causes_of(plain_run, other)

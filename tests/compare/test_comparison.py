@@ -38,7 +38,7 @@ def test_a_slower_run_is_a_regression(runs: tuple[Path, Path, Path]) -> None:
     first, _, slowed = runs
     comparison = compare_runs(first, slowed, max_slowdown="5%")
     assert comparison.is_regression
-    assert comparison.headline == "slowed is 10.0 % slower than first, per step"
+    assert comparison.headline == "slowed takes 9.9 % more time per step than first"
     assert not compare_runs(first, slowed, max_slowdown=0.15).is_regression
 
 
@@ -95,7 +95,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     with (after / event_file_name(0)).open("a") as file:
         file.write("{torn\n")
     comparison = compare_runs(before, after)
-    assert text_of(comparison).startswith("branch/run is 20.0 % slower than main/run, per step")
+    assert text_of(comparison).startswith("branch/run takes 20.0 % more time per step than main/run")
     plain = comparison.to_dict()
     assert (plain["before"]["name"], plain["after"]["name"]) == ("main/run", "branch/run")
     assert [note for note in comparison.notes if note.startswith("branch/run: ")]
@@ -168,7 +168,7 @@ def test_text_fits_the_width(runs: tuple[Path, Path, Path], measured_run: Path, 
 def test_text_has_the_verdict_first(runs: tuple[Path, Path, Path]) -> None:
     """The first line is the verdict; the limit and what became of it are said."""
     text = text_of(compare_runs(runs[0], runs[2], max_slowdown="5%"))
-    assert text.splitlines()[0] == "slowed is 10.0 % slower than first, per step"
+    assert text.splitlines()[0] == "slowed takes 9.9 % more time per step than first"
     assert "REGRESSION" in text
     assert "waiting for the device" in text
 
@@ -199,7 +199,7 @@ def test_text_has_no_control_characters(runs: tuple[Path, Path, Path], tmp_path:
     compared = compare_runs(runs[0], write_run(tmp_path / name, 1.1 * STEP_S))
     text = text_of(replace(compared, scopes=(change,), causes=(cause,), notes=(name,)))
     assert not [character for character in text if ord(character) < 0x20 and character != "\n"]
-    assert text.startswith("a\ufffd[2Jb is ")
+    assert text.startswith("a\ufffd[2Jb takes ")
 
 
 @pytest.mark.parametrize(("given", "share"), [(0.05, 0.05), ("5%", 0.05), ("5 %", 0.05), ("0.05", 0.05), (0, 0.0)])

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from tests.compare.written_runs import STEP_S, write_run
+from trackside.compare.disturbance import StepSeries
 from trackside.compare.sections import MIN_TIME_ROWS, compile_differences, ledger_differences, memory_differences
 from trackside.compare.sides import Side, read_side
 from trackside.compare.traced_steps import TracedSteps
-from trackside.compare.undisturbed_step import StepSeries
+from trackside.profiling.ledger import LedgerTotals
 
 NO_STEPS = StepSeries("made up", np.zeros(0), np.zeros(0, np.int64))
 
@@ -36,6 +37,19 @@ def test_parts_of_short_runs_have_none(tmp_path: Path):
     found = ledger_differences(side, side, np.random.default_rng(0))
     assert found
     assert all(one.low is None for one in found)
+
+
+def test_what_comes_once_is_no_part_of_a_step():
+    """Set-up and closing tools are not compared per step; nor is compiling, if one ledger is of an earlier version."""
+    earlier = LedgerTotals(3.0, {"dispatch": 1.0, "compile": 2.0}, num_steps=1)
+    now = LedgerTotals(63.0, {"dispatch": 1.0, "compile": 30.0, "setup": 31.0, "drain/Tool": 1.0}, num_steps=1)
+
+    def parts(*ledgers: LedgerTotals) -> set[str]:
+        before, after = (made_up(ledger=ledger) for ledger in ledgers)
+        return {one.name for one in ledger_differences(before, after, np.random.default_rng(0))}
+
+    assert parts(now, now) == parts(earlier, earlier) == {"dispatch", "compile"}
+    assert parts(earlier, now) == {"dispatch"}
 
 
 def test_runs_without_a_ledger_have_no_parts():

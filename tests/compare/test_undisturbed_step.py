@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.compare.series import step_series
-from trackside.compare.undisturbed_step import StepSeries, StepTimeChange, compare_step_times, slowest_stretches
+from trackside.compare.disturbance import StepSeries
+from trackside.compare.undisturbed_step import StepTimeChange, compare_step_times, slowest_stretches
 
 
 def compare(before: StepSeries, after: StepSeries) -> StepTimeChange:
@@ -72,7 +73,9 @@ def test_steps_noticed_late_do_not_look_fast():
     late_s = np.where(rng.random(len(after.seconds)) < 0.2, 0.6e-3, 0.0)
     after = replace(after, seconds=after.seconds + late_s - np.concatenate([[0.0], late_s[:-1]]))
     assert np.quantile(after.seconds, 0.05) < 0.6 * np.quantile(before.seconds, 0.05)
-    assert compare(before, after).verdict == "no difference"
+    change = compare(before, after)
+    assert change.verdict not in ("faster", "slower")
+    assert change.change == pytest.approx(0.0, abs=0.02)
 
 
 def test_stretches():

@@ -1,7 +1,7 @@
-"""The block bootstrap: how far a statistic of a series may be off when neighbouring values are alike.
+"""The block bootstrap: how far a statistic of a series may be off when neighboring values are alike.
 
 A machine is slow for a while and then fast again, so step times that follow each other are correlated, and drawing them
-one by one would promise far too much. Whole blocks of neighbours are drawn instead, from a series that is closed to a
+one by one would promise far too much. Whole blocks of neighbors are drawn instead, from a series that is closed to a
 ring so that each value is drawn equally often. The length of the blocks comes from the autocorrelation of the series.
 """
 

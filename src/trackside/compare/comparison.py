@@ -1,4 +1,4 @@
-"""Two runs compared: what got slower, how certain that is, and what changed."""
+"""Two runs compared: what got slower, how certain that is, what changed, and how well each model did."""
 
 import os
 import re
@@ -9,6 +9,8 @@ import numpy as np
 from rich.console import RenderableType
 
 from trackside.compare.difference import Cause, Difference
+from trackside.compare.disturbance import StepSeries
+from trackside.compare.metric_changes import MetricChange, metric_changes
 from trackside.compare.program_causes import program_causes
 from trackside.compare.run_causes import run_causes
 from trackside.compare.sections import (
@@ -19,7 +21,7 @@ from trackside.compare.sections import (
     scope_differences,
 )
 from trackside.compare.sides import Side, read_sides
-from trackside.compare.undisturbed_step import StepSeries, StepTimeChange, compare_step_times
+from trackside.compare.undisturbed_step import StepTimeChange, compare_step_times
 from trackside.errors import ConfigError
 from trackside.profiling.ledger import COMPILE
 from trackside.profiling.ledger_text import part_name
@@ -50,6 +52,8 @@ class Comparison:
     compiles: tuple[Difference, ...]
     causes: tuple[Cause, ...]
     """What changed in the program and around it, what accounts for most time first."""
+    metrics: tuple[MetricChange, ...] = ()
+    """Losses and metrics, those that the runs are judged by first."""
     notes: tuple[str, ...] = ()
     """What could not be compared, and why."""
     max_slowdown: float | None = None
@@ -68,8 +72,8 @@ class Comparison:
             return f"cannot tell whether {self.after.name} is slower: {self.step_time.problem or 'no step times'}"
         if verdict == "no difference":
             return f"no difference in step time beyond the noise between {self.before.name} and {self.after.name}"
-        how_much = f"{100 * abs(change):.1f} % {verdict}"
-        return f"{self.after.name} is {how_much} than {self.before.name}, per {self.step_time.per}"
+        how_much = f"{100 * abs(change):.1f} % {'more' if verdict == 'slower' else 'less'} time"
+        return f"{self.after.name} takes {how_much} per {self.step_time.per} than {self.before.name}"
 
     @property
     def main_part(self) -> Difference | None:
@@ -83,7 +87,7 @@ class Comparison:
         return largest if largest is not None and sign * largest.change > 0 else None
 
     def render(self, width: int = 80) -> RenderableType:
-        """For a terminal: a renderable of rich, within `width` columns; a console without colours prints plain text."""
+        """For a terminal: a renderable of rich, within `width` columns; a console without colors prints plain text."""
         from trackside.compare.comparison_console import render_comparison
 
         return render_comparison(self, width)
@@ -100,6 +104,7 @@ class Comparison:
             "max_slowdown": self.max_slowdown,
             "is_regression": self.is_regression,
             "step_time": self.step_time.to_dict(),
+            "metrics": [one.to_dict() for one in self.metrics],
             "step_times": {"before": _series(self.before.steps), "after": _series(self.after.steps)},
             "main_part": None if main is None else {**main.to_dict(), "text": part_name(main.name)},
             "parts": [one.to_dict() for one in self.parts],
@@ -142,6 +147,7 @@ def compare_runs(
         memory=memory_differences(before, after),
         compiles=compile_differences(before, after),
         causes=tuple(sorted(causes, key=lambda cause: -abs(cause.change_s or 0.0))),
+        metrics=metric_changes(before, after),
         notes=(*_unread(before, after), *_missing(before, after)),
         max_slowdown=limit,
     )
@@ -177,16 +183,23 @@ def _missing(before: Side, after: Side) -> list[str]:
     runs = [side for side in (before, after) if side.kind == "run"]
     without_capture = " and ".join(side.name for side in runs if side.trace is None)
     without_ledger = " and ".join(side.name for side in runs if side.ledger is None)
+    have_set_up = {side.ledger.has_set_up for side in runs if side.ledger is not None}
     notes = []
     if without_capture:
         notes.append(f"no capture in {without_capture} (JaxProfilerConfig): scopes and operations are not compared")
     if without_ledger:
         notes.append(f"no ledger in {without_ledger}: nothing was trained")
+    if len(have_set_up) == 2:
+        earlier = " and ".join(side.name for side in runs if side.ledger is not None and not side.ledger.has_set_up)
+        notes.append(
+            f"{earlier} was written by an earlier version, whose ledger has no set-up and counts compiling the "
+            "evaluation as validation: compiling is not compared"
+        )
     return notes
 
 
 def _series(steps: StepSeries, max_points: int = 2000) -> dict[str, Any]:
-    """Clean step times for a chart: of many neighbours, the mean."""
+    """Clean step times for a chart: of many neighbors, the mean."""
     size = max(1, -(-len(steps.seconds) // max_points))
     starts = np.arange(0, len(steps.seconds), size)
     if not len(starts):

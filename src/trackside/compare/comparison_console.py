@@ -8,6 +8,7 @@ from rich.text import Text
 
 from trackside.compare.comparison import Comparison
 from trackside.compare.difference import Difference
+from trackside.compare.metrics_console import render_metrics
 from trackside.profiling.ledger_text import part_name
 from trackside.text import count, num_bytes, percent, seconds, tail, without_controls, wrap
 
@@ -27,6 +28,8 @@ def render_comparison(comparison: Comparison, width: int = 80) -> RenderableType
         width: The columns that it may take.
     """
     parts: list[RenderableType] = [_headline(comparison, width), *_figures(comparison, width)]
+    if comparison.metrics:
+        parts += [Text(), render_metrics(comparison.metrics, width)]
     if comparison.causes:
         parts += [Text(), Text("What changed", style="bold"), *_causes(comparison, width)]
     sections = (
@@ -65,13 +68,18 @@ def _figures(comparison: Comparison, width: int) -> list[Text]:
         f"{count(time.steps_per_interval, 'step')}; {time.num_left_out[0]} and {time.num_left_out[1]} left out "
         "(warm-up, compiles, captures, validation, checkpoints, epoch ends, memory samples)"
     )
+    first_steps = [side.time_to_first_step for side in (comparison.before, comparison.after)]
+    if any(first_steps):
+        shown = ["not known" if first is None else seconds(first.wall_s) for first in first_steps]
+        lines.append(f"time to first step: {shown[0]} before, {shown[1]} after")
     part = comparison.main_part
     if part is not None:
         interval = f" ({_interval(part)})" if part.low is not None else ""
         lines.append(f"most of it: {part_name(part.name)}, {_change(part)} per step{interval}")
     if comparison.max_slowdown is not None:
         limit = f"the {percent(comparison.max_slowdown)} limit"
-        lines.append(f"REGRESSION beyond {limit}" if comparison.is_regression else f"within {limit}")
+        kept = f"not judged by {limit}" if time.verdict == "cannot tell" else f"within {limit}"
+        lines.append(f"REGRESSION beyond {limit}" if comparison.is_regression else kept)
     return [_wrapped(line, width) for line in lines]
 
 

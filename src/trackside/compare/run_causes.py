@@ -7,12 +7,23 @@ from typing import Any
 from trackside.compare.difference import Cause
 from trackside.compare.sides import Side
 from trackside.findings.compile_rules import compile_time_s
+from trackside.findings.loader_facts import loaders_of
 from trackside.text import count, head
 
 MIN_BATCH_CHANGE = 0.01
 # Where a run is written to and what it is called has no part in how fast it is.
 _UNIMPORTANT = frozenset(
-    {"log_path", "log_dir", "dirpath", "profile_log_dir", "cmd_logging_name", "run_name", "wb_name", "name_suffix"}
+    {
+        "log_path",
+        "log_dir",
+        "dirpath",
+        "profile_log_dir",
+        "cmd_logging_name",
+        "run_name",
+        "wb_name",
+        "name_suffix",
+        "silence_findings",
+    }
 )
 _PLACES = (
     ("backend", "backend"),
@@ -29,6 +40,7 @@ def run_causes(before: Side, after: Side) -> Iterator[Cause]:
     """All changes that two runs wrote down."""
     yield from _changed_compiles(before, after)
     yield from _changed_batch_size(before, after)
+    yield from _changed_loaders(before.environment, after.environment)
     yield from _changed_config(before, after)
     yield from _changed_environment(before.environment, after.environment)
 
@@ -75,6 +87,19 @@ def _changed_batch_size(before: Side, after: Side) -> Iterator[Cause]:
             f"a step has {second:.4g} examples instead of {first:.4g}",
             {"examples_before": first, "examples_after": second},
         )
+
+
+def _changed_loaders(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Cause]:
+    """What the batches come from, if both runs say so."""
+    if not before.get("loaders") or not after.get("loaders"):
+        return
+    first, second = (
+        {name: loader.text for name, loader in loaders_of(side["loaders"]).items()} for side in (before, after)
+    )
+    for name in dict.fromkeys((*first, *second)):
+        change = f"{first.get(name, 'none')} -> {second.get(name, 'none')}"
+        if first.get(name) != second.get(name):
+            yield Cause("loader_changed", f"{name} loader: {change}", {f"{name} loader": change}, name)
 
 
 def _changed_config(before: Side, after: Side) -> Iterator[Cause]:

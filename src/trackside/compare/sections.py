@@ -11,7 +11,7 @@ from trackside.compare.difference import Difference, interval_of, largest_first
 from trackside.compare.sides import Side
 from trackside.compare.traced_steps import Key, PerStep
 from trackside.findings.compile_rules import compile_time_s
-from trackside.profiling.ledger import CALLBACK, COMPILE
+from trackside.profiling.ledger import CALLBACK, COMPILE, is_once
 from trackside.runs import MetricTable
 
 MIN_TIME_ROWS = 8
@@ -23,7 +23,7 @@ _CALLBACKS = "callbacks"
 
 
 def ledger_differences(before: Side, after: Side, rng: np.random.Generator) -> tuple[Difference, ...]:
-    """Seconds per step by part of the ledger, the most certain and largest first.
+    """Seconds per step by part of the ledger, the most certain and largest first; what is no part of steps is left out.
 
     Rows of where the time went, about ten per second at most, give the figures and how certain they are; those in which
     something compiled are left out, and the first of a run. If there are too few, the totals of the runs are compared.
@@ -33,7 +33,10 @@ def ledger_differences(before: Side, after: Side, rng: np.random.Generator) -> t
     rows = _clean_rows(before.time_rows), _clean_rows(after.time_rows)
     totals = _parts_per_step(before), _parts_per_step(after)
     found = []
+    are_alike = before.ledger.has_set_up == after.ledger.has_set_up  # what compiling is differs between versions
     for part in dict.fromkeys((*totals[0], *totals[1])):
+        if is_once(part) and not (part == COMPILE and are_alike):
+            continue
         columns = [row.get(part) for row in rows]
         if part == COMPILE or any(column is None or len(column) < MIN_TIME_ROWS for column in columns):
             found.append(Difference(part, totals[0].get(part), totals[1].get(part)))
@@ -148,7 +151,7 @@ def _memory_figures(side: Side) -> dict[str, float]:
     owners: dict[str, list[float]] = defaultdict(list)
     for row in side.memory:
         for device, sample in (row.get("memory") or {}).items():
-            peaks[f"peak on {device}"] = max(peaks[f"peak on {device}"], sample.get("peak_bytes_in_use", 0))
+            peaks[f"peak on {device}"] = max(peaks[f"peak on {device}"], sample.get("peak_bytes_in_use") or 0)
         host = (row.get("host") or {}).get("peak_rss_bytes")
         if host is not None:
             peaks["peak of the process"] = max(peaks["peak of the process"], host)

@@ -8,16 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from trackside.compare.disturbance import StepSeries
 from trackside.compare.traced_steps import TracedSteps, flops_by_scope, read_traced_steps, traced_steps_from_report
-from trackside.compare.undisturbed_step import MIN_WINDOW, StepSeries
 from trackside.errors import ConfigError
+from trackside.profiling.first_step import TimeToFirstStep
 from trackside.profiling.ledger import LedgerTotals
 from trackside.runs import MetricTable, Run, open_run
+from trackside.runs.run_axes import RunAxes
 from trackside.runs.run_folders import process_index_of
 from trackside.trace import TraceError
 from trackside.trace.capture_row import analysed_captures
 
 RunOrPath = Run | str | os.PathLike[str]
+
+MAX_IN_FLIGHT = 4
+"""At most this many steps are found complete at the same moment, where the loop waits for all of them."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Side:
     """The times of steps that nothing disturbed but the machine."""
     num_steps: int = 0
     ledger: LedgerTotals | None = None
+    time_to_first_step: TimeToFirstStep | None = None
     time_rows: MetricTable | None = None
     """Where the time went, from row to row."""
     trace: TracedSteps | None = None
@@ -40,6 +46,10 @@ class Side:
     compiles: Sequence[Mapping[str, Any]] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, MetricTable] = field(default_factory=dict)
+    """By mode."""
+    axes: RunAxes = field(default_factory=lambda: RunAxes(0.0))
+    """The time of its rows."""
     notes: tuple[str, ...] = ()
     """What could not be read, without the side's name."""
 
@@ -51,6 +61,7 @@ class Side:
             "kind": self.kind,
             "num_steps": self.num_steps,
             "batch_size": self.steps.batch_size,
+            "time_to_first_step": None if self.time_to_first_step is None else self.time_to_first_step.to_dict(),
             "capture": None if self.trace is None else self.trace.source,
         }
 
@@ -135,15 +146,25 @@ def _side_of_run(run: Run) -> Side:
         name=run.name,
         path=str(run.path),
         kind="run",
-        steps=StepSeries(run.name, times.seconds[clean], times.num_steps[clean], int((~clean).sum()), batch_size),
+        steps=StepSeries(
+            run.name,
+            times.seconds[clean],
+            times.num_steps[clean],
+            int((~clean).sum()),
+            batch_size,
+            run.processor_use,
+        ),
         num_steps=run.step,
         ledger=ledger,
+        time_to_first_step=run.time_to_first_step,
         time_rows=run.metrics.get("time"),
         trace=trace,
         memory=run.memory,
         compiles=[row for row in run.compiles if not row.get("is_operation")],
         config=run.config,
         environment=run.environment,
+        metrics=run.metrics,
+        axes=run.axes,
         notes=(*notes, *run.problems),
     )
 
@@ -163,7 +184,7 @@ def _is_inside(run: Run) -> np.ndarray:
     after = np.searchsorted(moments, times.step, side="left")
     distance_before = times.step - times.num_steps - moments[np.maximum(after - 1, 0)]
     distance_after = np.append(moments, np.inf)[after] - times.step
-    is_inside = (distance_before >= MIN_WINDOW) & (distance_after >= MIN_WINDOW)
+    is_inside = (distance_before >= MAX_IN_FLIGHT) & (distance_after >= MAX_IN_FLIGHT)
     enough = (is_inside & times.clean).sum() >= 0.5 * times.clean.sum()
     return is_inside if enough else np.ones(len(times), bool)
 

@@ -155,14 +155,19 @@ def _sum_by_step(analysis: Analysis) -> tuple[dict[Key, PerStep], dict[Key, PerS
     op_sums: dict[Key, np.ndarray] = {}
     for index in np.flatnonzero(times.any(axis=0)).tolist():
         info: OpInfo = analysis.infos[index]
-        scope = "/".join(info.scope) or NO_SCOPE
-        for sums, key in ((scope_sums, (scope, info.phase)), (op_sums, (plain_name(info.name), scope, info.phase))):
-            sums[key] = sums.get(key, 0.0) + times[:, index] / steps_per_run
+        per_step = times[:, index] / steps_per_run
+        for part in info.parts:
+            _add(scope_sums, ("/".join(part.scope) or NO_SCOPE, part.phase), per_step * part.share)
+        _add(op_sums, (plain_name(info.name), "/".join(info.scope) or NO_SCOPE, info.phase), per_step)
 
     def samples(sums: dict[Key, np.ndarray]) -> dict[Key, PerStep]:
         return {key: PerStep(float(values.mean()), values) for key, values in sums.items()}
 
     return samples(scope_sums), samples(op_sums)
+
+
+def _add(sums: dict[Key, np.ndarray], key: Key, values: np.ndarray) -> None:
+    sums[key] = sums.get(key, 0.0) + values
 
 
 def _mean_steps(analysis: Analysis) -> float:

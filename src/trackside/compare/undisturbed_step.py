@@ -1,17 +1,18 @@
 """How much longer steps take in one run than in another, and how certain that is.
 
-Noise only ever adds time: another process runs, a neighbour shares the core, a page is read. So the typical step of a
+Noise only ever adds time: another process runs, a neighbor shares the core, a page is read. So the typical step of a
 busy machine says more of the machine than of the program, and what two runs are compared by is the *undisturbed step*:
 the time below which a run has no steps. The fastest steps alone would not do, for two reasons.
 
 - A step that is noticed late makes the next one look short. A step therefore counts as long as the slowest of the
   stretches of one to `MIN_WINDOW` steps that end with it.
-- A run may hardly ever have been undisturbed. Then its fast end is not cut off sharply but runs out slowly, and the
-  more so the farther the fastest steps are from undisturbed ones. That is what the estimate is corrected by
-  (`EDGE_FACTOR`), and what makes the interval wider (`EDGE_DOUBT`).
+- A run may seldom have been undisturbed. Then its fast end is not cut off sharply but runs out slowly, and the more so
+  the farther the fastest steps are from undisturbed ones. That is what the estimate is corrected by (`EDGE_FACTOR`),
+  and what makes the interval wider (`EDGE_DOUBT`). Of a run that was hardly ever undisturbed, nothing is said
+  (`trackside.compare.disturbance`).
 
 Blocks that are drawn for the bootstrap are long, so that the interval is wide as well where the fast stretches of a run
-are in few places. What two runs of one program differ by even on a quiet machine (where its memory lies, which core it
+are in few places. What two runs of one program differ by even on a quiet machine (where its memory is, which core it
 runs on) comes on top. The constants were chosen on pairs of real trainings (`benchmarks.compare_calibration`).
 """
 
@@ -22,9 +23,18 @@ import numpy as np
 
 from trackside.compare.bootstrap import NUM_RESAMPLES, block_length, resampled
 from trackside.compare.difference import interval_of
+from trackside.compare.disturbance import (
+    MIN_SUPPORT,
+    StepSeries,
+    between_runs,
+    is_beyond_doubt,
+    is_disturbed,
+    is_too_short,
+    support,
+)
 
-MIN_WINDOW = 4
-"""Steps that a late observation is spread over: more than are in flight."""
+MIN_WINDOW = 8
+"""Steps that a late observation is spread over: more than are in flight, and more where the loop itself had to wait."""
 LOW_QUANTILE = 0.002
 """Which of the stretches is taken for one of the fastest."""
 MIN_RANK = 5
@@ -35,41 +45,14 @@ EDGE_FACTOR = 0.4
 """How far beyond the fastest stretches the undisturbed step is, as a share of the distance between these two."""
 EDGE_DOUBT = 0.3
 """How far off that may be: a share of the same distance."""
-MAX_EDGE = 0.2
-"""With a larger distance, the run was never undisturbed, and nothing is said, unless it is the faster one even so."""
-MIN_INTERVALS = 40
-"""With fewer clean intervals in a run, nothing is said."""
-MIN_SECONDS = 2.0
-"""With less clean time in a run, nothing is said."""
 NUM_BLOCKS = 16
 """Blocks are so long that this many of them make up the run."""
-BETWEEN_RUNS = 0.01
-"""What two runs of one program differ by in addition to the noise within them: a standard deviation, as a share."""
+MAX_DOUBT = 0.1
+"""There is no difference if it is certain that there is no larger one than this; else nothing is said."""
 MAX_INTERVALS = 1 << 14
 """A longer run is looked at in fewer, longer intervals."""
 
 Verdict = Literal["slower", "faster", "no difference", "cannot tell"]
-
-
-@dataclass(frozen=True)
-class StepSeries:
-    """The step times of a run in order, as intervals from one log row to the next in which nothing else happened."""
-
-    name: str
-    """What to call the run."""
-    seconds: np.ndarray
-    """Seconds per step in each interval, above zero."""
-    num_steps: np.ndarray
-    """How many steps each has."""
-    num_left_out: int = 0
-    """Intervals next to a warm-up, compile, capture, validation, checkpoint, epoch end or memory sample."""
-    batch_size: float | None = None
-    """Examples per step, in the mean; None if not known."""
-
-    @property
-    def total_s(self) -> float:
-        """How much time the intervals hold."""
-        return float(self.seconds @ self.num_steps)
 
 
 @dataclass(frozen=True)
@@ -80,7 +63,7 @@ class StepTimeChange:
     """None where a run has too few clean steps."""
     after_s: float | None
     low: float | None = None
-    """The interval's lower end, of `change`."""
+    """The interval's lower end, of `change`; None where a run is too short or too disturbed for one."""
     high: float | None = None
     """The interval's upper end."""
     median_before_s: float | None = None
@@ -123,28 +106,71 @@ class StepTimeChange:
 
 def compare_step_times(before: StepSeries, after: StepSeries, rng: np.random.Generator) -> StepTimeChange:
     """Compare the undisturbed steps of two runs."""
+    sides = before, after
     per, scales = _unit(before, after)
     size = max(_interval_size(before), _interval_size(after))
-    series = [_regrouped(side, size) * scale for side, scale in zip((before, after), scales, strict=True)]
-    clean_s = before.total_s, after.total_s
+    series = [_regrouped(side, size) * scale for side, scale in zip(sides, scales, strict=True)]
     facts: dict[str, Any] = {
         "per": per,
         "num_intervals": tuple(len(values) for values in series),
         "steps_per_interval": size,
-        "clean_s": clean_s,
+        "clean_s": (before.total_s, after.total_s),
         "num_left_out": (before.num_left_out, after.num_left_out),
     }
     facts["median_before_s"], facts["median_after_s"] = (float(np.median(one)) if len(one) else None for one in series)
-    problem = _too_short(before, after, series)
+    short = [is_too_short(side, len(values)) for side, values in zip(sides, series, strict=True)]
     if any(len(values) < MIN_WINDOW for values in series):
-        return StepTimeChange(None, None, problem=problem, **facts)
-    stretches = [slowest_stretches(values, -(-MIN_WINDOW // size)) for values in series]
-    first, second = (float(undisturbed(values[None])[0]) for values in stretches)
-    low, high = _interval(stretches, np.log(second / first), rng)
+        return StepTimeChange(None, None, problem=max(short, key=bool), **facts)
+    speeds = [_Speed.of(values, -(-MIN_WINDOW // size)) for values in series]
+    first, second = (speed.undisturbed_s for speed in speeds)
+    low, high = _interval(speeds, float(np.hypot(between_runs(before), between_runs(after))), rng)
+    disturbed = [is_disturbed(side, speed.support) for side, speed in zip(sides, speeds, strict=True)]
     # Noise makes a run seem slower: one that is the faster of the two even so is certainly faster.
-    doubtful = [(before, stretches[0])] * (low <= 0) + [(after, stretches[1])] * (high >= 0)
-    problem = problem or _too_noisy(doubtful)
+    is_clear = is_beyond_doubt(after, before, 1.0 + low) or is_beyond_doubt(before, after, 1.0 / (1.0 + high))
+    hidden = "" if is_clear or low > 0 else disturbed[0], "" if is_clear or high < 0 else disturbed[1]
+    problem = max(*short, *hidden, key=bool)
+    if problem:
+        return StepTimeChange(first, second, problem=problem, **facts)
+    if low <= 0 <= high and max(-low, high) > MAX_DOUBT:
+        problem = (
+            f"the change may be anything from {100 * low:+.0f} to {100 * high:+.0f} %; train longer, on a quieter "
+            "machine, or on one core (taskset -c 0)"
+        )
     return StepTimeChange(first, second, low, high, problem=problem, **facts)
+
+
+@dataclass(frozen=True)
+class _Speed:
+    """What the step times of a run come to."""
+
+    stretches: np.ndarray
+    edge_factor: float
+    """`EDGE_FACTOR`, or 0 for a run whose fast end is too blurred to look beyond it."""
+    edge: float
+    """How blurred that is, as a logarithm."""
+    support: float
+    """The share of stretches that are about as fast as the fastest ones."""
+
+    @classmethod
+    def of(cls, seconds: np.ndarray, window: int) -> "_Speed":
+        stretches = slowest_stretches(seconds, window)
+        fastest, edge = (float(value[0]) for value in _fast_end(stretches[None]))
+        share = support(stretches, fastest, _rank(len(stretches)))
+        return cls(stretches, EDGE_FACTOR if share >= MIN_SUPPORT else 0.0, edge, share)
+
+    @property
+    def undisturbed_s(self) -> float:
+        return float(self.undisturbed(self.stretches[None])[0])
+
+    def undisturbed(self, stretches: np.ndarray) -> np.ndarray:
+        """The time of an undisturbed step, for each row of stretches."""
+        fastest, edge = _fast_end(stretches)
+        return fastest * np.exp(-self.edge_factor * edge)
+
+    def draws(self, rng: np.random.Generator) -> np.ndarray:
+        """Logarithms of what it might have been, had other stretches of the run been made."""
+        length = max(_block_length(self.stretches), len(self.stretches) // NUM_BLOCKS)
+        return np.log(resampled(self.stretches, self.undisturbed, rng, length=length))
 
 
 def slowest_stretches(seconds: np.ndarray, window: int) -> np.ndarray:
@@ -155,36 +181,33 @@ def slowest_stretches(seconds: np.ndarray, window: int) -> np.ndarray:
     return np.max([((sums[size:] - sums[:-size]) / size)[-num_ends:] for size in range(1, window + 1)], axis=0)
 
 
-def undisturbed(stretches: np.ndarray) -> np.ndarray:
-    """The time of an undisturbed step, for each row of stretches."""
-    fastest, distance = _fast_end(stretches)
-    return fastest * np.exp(-EDGE_FACTOR * distance)
+def _rank(num_stretches: int) -> int:
+    """How many stretches are faster than the one that stands for the fastest."""
+    return min(max(int(LOW_QUANTILE * num_stretches), MIN_RANK), num_stretches // 4)
 
 
 def _fast_end(stretches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One of the fastest stretches of each row, and the logarithm of how much slower the one of a larger rank is."""
     num_values = stretches.shape[-1]
-    rank = min(max(int(LOW_QUANTILE * num_values), MIN_RANK), num_values // 4)
+    rank = _rank(num_values)
     ranks = rank, min(EDGE_RANKS * rank, num_values // 2)
     fastest, other = np.moveaxis(np.partition(stretches, ranks, axis=-1)[..., ranks], -1, 0)
     return fastest, np.log(other / fastest)
 
 
-def _interval(stretches: list[np.ndarray], change: float, rng: np.random.Generator) -> tuple[float, float]:
+def _interval(speeds: list[_Speed], between_runs: float, rng: np.random.Generator) -> tuple[float, float]:
     """The interval of the relative change: noise in the runs, between them, and how little they were undisturbed."""
-    draws = []
-    for values in stretches:
-        length = max(_block_length(values), len(values) // NUM_BLOCKS)
-        draws.append(np.log(resampled(values, undisturbed, rng, length=length)))
-    between = rng.normal(0.0, BETWEEN_RUNS * np.sqrt(2.0), NUM_RESAMPLES)
+    first, second = speeds
+    change = float(np.log(second.undisturbed_s / first.undisturbed_s))
+    draws = [speed.draws(rng) for speed in speeds]
+    between = rng.normal(0.0, between_runs, NUM_RESAMPLES)
     drawn_low, drawn_high = interval_of(draws[1] - draws[0] + between)
     # Draws without the quiet stretches of a run show how much slower it would have seemed with less luck; by as much it
-    # may seem too slow as it is. So the truth lies on the other side of the estimate than the draws.
-    low, high = 2.0 * change - drawn_high, 2.0 * change - drawn_low
+    # may seem too slow as it is. So the truth is on the other side of the estimate than the draws.
+    low, high = min(2.0 * change - drawn_high, change), max(2.0 * change - drawn_low, change)
     # Noise makes steps seem slower, never faster: that of the second run widens the interval downwards, that of the
     # first one upwards.
-    first, second = (EDGE_DOUBT * float(_fast_end(values[None])[1][0]) for values in stretches)
-    return float(np.expm1(min(low, change) - second)), float(np.expm1(max(high, change) + first))
+    return float(np.expm1(low - EDGE_DOUBT * second.edge)), float(np.expm1(high + EDGE_DOUBT * first.edge))
 
 
 def _block_length(values: np.ndarray) -> int:
@@ -218,26 +241,3 @@ def _unit(before: StepSeries, after: StepSeries) -> tuple[Literal["step", "examp
     if first and second and abs(second / first - 1.0) > 0.01:
         return "example", (1.0 / first, 1.0 / second)
     return "step", (1.0, 1.0)
-
-
-def _too_short(before: StepSeries, after: StepSeries, series: list[np.ndarray]) -> str:
-    """Why a run is too short to tell; empty if both are long enough."""
-    for side, values in zip((before, after), series, strict=True):
-        if len(values) < MIN_INTERVALS or side.total_s < MIN_SECONDS:
-            return (
-                f"{side.name} has {len(values)} clean intervals in {side.total_s:.1f} s, and {MIN_INTERVALS} in "
-                f"{MIN_SECONDS:g} s are needed; train longer, or log more often (log_every_n_steps)"
-            )
-    return ""
-
-
-def _too_noisy(sides: list[tuple[StepSeries, np.ndarray]]) -> str:
-    """Why a run is too noisy to tell, of runs and their stretches; empty if none is."""
-    for side, values in sides:
-        edge = float(_fast_end(values[None])[1][0])
-        if edge > MAX_EDGE:
-            return (
-                f"the machine was so busy during {side.name} that even its fastest steps differ by {100 * edge:.0f} %; "
-                "run it on a quieter machine, on one core (taskset -c 0), or with log_every_n_steps=1"
-            )
-    return ""
