@@ -69,17 +69,17 @@ def _capture(text: str) -> dict[str, Any]:
         "last_step": 14,
         "error": "",
         "warnings": [text],
-        "report": _report(text),
+        "report": report_dict(text),
     }
 
 
-def _report(text: str) -> dict[str, Any]:
+def report_dict(text: str) -> dict[str, Any]:
     """A report of the form that `TraceReport.to_dict` gives."""
     time = {"busy_s": 0.4, "share": 0.5, "num_ops": 4}
-    coverage = {"busy_s": 0.8, "resolved_s": 0.8, "resolved_share": 1.0, "scoped_share": 1.0}
-    scopes = [{"scope": text, "phase": phase, **time} for phase in ("forward", "backward")]
+    coverage = {"busy_s": 0.8, "resolved_s": 0.6, "estimated_s": 0.4, "unsplit_s": 0.2}
+    scopes = [{"scope": text, "phase": phase, **time, "estimated_s": 0.2} for phase in ("forward", "backward")]
     op = {"op": text, "program": text, "opcode": text, "category": text, "scope": text, "phase": "forward", **time}
-    source = {"file": text, "line": 3, "function": text, **time}
+    source = {"file": text, "line": 3, "function": text, **time, "estimated_s": 0.4}
     gap = {"device": text, "kind": "between runs", "start_s": 0.0, "duration_s": 0.1, "host_activity": text}
     peak = {
         "parameter_bytes": 10,
@@ -96,9 +96,9 @@ def _report(text: str) -> dict[str, Any]:
         "devices": [{"name": text, "window_s": 1.0, "busy_s": 0.8, "idle_s": 0.2}],
         "coverage": coverage,
         "scopes": {"rows": scopes},
-        "ops": {"rows": [op]},
+        "ops": {"rows": [{**op, "num_scopes": 2}]},
         "categories": {"rows": [{"category": text, **time}]},
-        "sources": {"rows": [source]},
+        "sources": {"rows": [source], "coverage": coverage},
         "collectives": {"rows": [{**op, "span_s": 0.4, "num_bytes": 4}]},
         "gaps": {"rows": [], "largest": [gap]},
         "flops": {"rows": [{"scope": [text], "phase": "forward", "flops": 1000}]},

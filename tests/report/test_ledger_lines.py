@@ -14,8 +14,8 @@ def test_table_has_a_line_per_part_and_the_idle_reasons() -> None:
     """Rates come first, then each part with time, share and bar, then why the device was idle."""
     headline, first, second, idle = (line.plain for line in render_ledger_table(TOTALS, 80))
     assert headline == "where the time went: 10.0 s, 500 steps; 50 steps, 400 examples per second"
-    assert first.split() == ["waiting", "for", "the", "device", "7.00", "s", "70.0", "%", "█" * 17]
-    assert second.split() == ["Slow", "3.00", "s", "30.0", "%", "█" * 7]
+    assert first.split() == ["waiting", "for", "the", "device", "7.00", "s", "70.0", "%", "█" * 16 + "▊"]
+    assert second.split() == ["Slow", "3.00", "s", "30.0", "%", "█" * 7 + "▎"]
     assert idle == "  the device was idle 40 % of the time between steps: Slow 40 %"
 
 
@@ -23,7 +23,7 @@ def test_bars_have_the_colour_of_their_part() -> None:
     """The bar of a part, and nothing else of its line, has the part's colour."""
     line = render_ledger_table(TOTALS, 80)[1]
     (span,) = line.spans
-    assert (line.plain[span.start : span.end], span.style) == ("█" * 17, "green")
+    assert (line.plain[span.start : span.end], span.style) == ("█" * 16 + "▊", "green")
 
 
 def test_table_fits_its_width() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.tiny_run import NUM_EPOCHS, STEPS_PER_EPOCH, train_run
+from tests.cli.tiny_run import FIRST_CAPTURED, LAST_CAPTURED, NUM_EPOCHS, STEPS_PER_EPOCH, train_run
 from trackside.errors import ConfigError
 from trackside.events import EventWriter
 from trackside.findings import Finding
@@ -60,7 +60,7 @@ def test_scopes_sum_to_the_whole(summary: RunSummary) -> None:
     """The rows of the capture's table hold all of the busy time, and say which steps they are of."""
     scopes = summary.scopes
     assert scopes is not None
-    assert (scopes.first_step, scopes.last_step) == (11, 14)
+    assert (scopes.first_step, scopes.last_step) == (FIRST_CAPTURED, LAST_CAPTURED)
     assert sum(row.share for row in scopes.scopes) == pytest.approx(1)
     assert sum(scopes.phases.values()) == pytest.approx(1)
 

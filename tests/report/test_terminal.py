@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from tests.cli.tiny_run import train_run
+from tests.cli.tiny_run import FIRST_CAPTURED, LAST_CAPTURED, train_run
 from tests.report.made_up import write_run
 from trackside.findings import Finding
 from trackside.report import RunSummary, render_summary, summarise_run
@@ -39,9 +39,23 @@ def test_verdicts_come_first(summary: RunSummary) -> None:
     """After the header comes what is wrong, with its evidence and what to do; then the figures, problems at the end."""
     text = shown(replace(summary, findings=[FINDING], problems=["events-00003.jsonl is missing"]))
     places = ["success", "input-bound: 63 %", "data wait share 63 %", "-> raise workers", "where the time went"]
-    places += ["step time", "device time in steps 11 to 14", "compiles", "memory", "goodput", "problems with the run"]
+    places += [
+        "step time",
+        f"device time in steps {FIRST_CAPTURED} to {LAST_CAPTURED}",
+        "compiles",
+        "memory",
+        "goodput",
+        "problems with the run",
+    ]
     assert [text.find(place) for place in places] == sorted(text.find(place) for place in places)
     assert -1 not in [text.find(place) for place in places]
+
+
+def test_what_was_split_by_estimate_is_marked(tmp_path: Path) -> None:
+    """Scopes whose time is partly estimated have a mark, and a line says how much of the time that is."""
+    text = shown(summarise_run(open_run(write_run(tmp_path / "run", "net"))))
+    assert "~100.0 %" in text
+    assert "~ 50 % is in kernels over several scopes, split by estimate; 25 % is in" in " ".join(text.split())
 
 
 def test_recompiles_are_told_with_the_argument(summary: RunSummary) -> None:
@@ -76,7 +90,7 @@ def test_bad_ends_are_explained(status: str, said: str, summary: RunSummary) -> 
 def test_early_stop_is_shown_with_its_reason(summary: RunSummary) -> None:
     """A run that a callback ended before its goal says so, and why."""
     text = shown(replace(summary, status="stopped early", stop_reason="val_loss did not improve", goal=1000))
-    assert "stopped early: val_loss did not improve\n93 of 1,000 steps" in text
+    assert "stopped early at step 93: val_loss did not improve\n93 of 1,000 steps" in text
 
 
 def test_what_was_not_measured_says_how_to_get_it(summary: RunSummary) -> None:
@@ -131,3 +145,17 @@ def test_progress_is_told_with_its_goal() -> None:
     """A run that has not reached its goal says how far it is."""
     assert progress_text(50, 100, 1) == "50 of 100 steps, 1 epoch"
     assert progress_text(1000, 1000, 2) == "1,000 steps, 2 epochs"
+
+
+def test_header_says_what_the_batches_came_from(summary: RunSummary) -> None:
+    """The loaders by their use; nothing for a run of an earlier version."""
+    assert "train loader: list of 31 batches of 8; val loader: list of 1 batch of 8" in shown(summary)
+    without = {name: value for name, value in summary.environment.items() if name != "loaders"}
+    assert "train loader" not in shown(replace(summary, environment=without, findings=[]))
+
+
+def test_silenced_findings_are_counted(summary: RunSummary) -> None:
+    """They are not shown, but that there are some."""
+    text = shown(replace(summary, findings=[], silenced=[FINDING]))
+    assert "No findings\n1 finding silenced (input-bound)" in text
+    assert "raise workers" not in text

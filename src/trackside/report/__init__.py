@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trackside.report.html import render_comparison_html, write_comparison_html, write_html_report
+    from trackside.report.notebook_frame import show_report
     from trackside.report.run_summary import RunSummary, summarise_run
     from trackside.report.terminal import render_summary
 
@@ -17,6 +18,7 @@ _EXPORTS = {
     "RunSummary": "run_summary",
     "render_comparison_html": "html",
     "render_summary": "terminal",
+    "show_report": "notebook_frame",
     "summarise_run": "run_summary",
     "write_comparison_html": "html",
     "write_html_report": "html",
@@ -26,6 +28,7 @@ __all__ = [
     "RunSummary",
     "render_comparison_html",
     "render_summary",
+    "show_report",
     "summarise_run",
     "write_comparison_html",
     "write_html_report",

@@ -47,15 +47,24 @@ class CompileSummary:
     """By function, the longest first."""
     recompiles: list[Recompile]
     """In order; only the last ones if there are many."""
+    num_operations: int = 0
+    operations_s: float = 0.0
+    """Single operations of JAX that ran outside of any jitted function, such as `jnp.ones`."""
+    only_traced_s: float = 0.0
+    """What the ledger has of compiling beyond all these: tracing that led to no program, as for shapes."""
 
 
-def summarise_compiles(rows: Iterable[Mapping[str, Any]]) -> CompileSummary:
+def summarise_compiles(rows: Iterable[Mapping[str, Any]], ledger_s: float = 0.0) -> CompileSummary:
     """Summarise the `compile` rows of a run.
 
     Args:
         rows: The rows, in order.
+        ledger_s: What the ledger has of compiling.
     """
+    rows = list(rows)
     named = [row for row in rows if not row.get("is_operation")]
+    operations = [row for row in rows if row.get("is_operation")]
+    programs_s, operations_s = sum(map(compile_time_s, named)), sum(map(compile_time_s, operations))
     by_function: dict[str, list[Mapping[str, Any]]] = {}
     for row in named:
         by_function.setdefault(str(row.get("function")), []).append(row)
@@ -64,9 +73,12 @@ def summarise_compiles(rows: Iterable[Mapping[str, Any]]) -> CompileSummary:
     return CompileSummary(
         len(named),
         len(recompiles),
-        sum(map(compile_time_s, named)),
+        programs_s,
         sorted(functions, key=lambda one: -one.seconds),
         [_recompile(row) for row in recompiles[-MAX_RECOMPILES:]],
+        len(operations),
+        operations_s,
+        max(ledger_s - programs_s - operations_s, 0.0),
     )
 
 

@@ -9,17 +9,21 @@ from trackside.profiling.ledger import (
     DATA_WAIT,
     DEVICE_WAIT,
     DISPATCH,
+    DRAIN,
     HOST_TO_DEVICE,
+    INITIAL_STATE,
     LOGGING,
     OTHER,
+    RESTORING,
+    SETUP,
     VALIDATION,
     LedgerTotals,
 )
-from trackside.profiling.ledger_text import part_name
+from trackside.profiling.ledger_text import idle_interval, outside_sentence, part_name
 from trackside.report.terminal_lines import fit
-from trackside.text import percent, three_digits, wrap
+from trackside.text import percent, share_bar, three_digits, wrap
 
-# Steps are green and blue, what they wait for is red and yellow; the rest has the colours in between.
+# Steps are green and blue, what they wait for is red and yellow; the rest has the colors in between.
 _STYLES = {
     DEVICE_WAIT: "green",
     DISPATCH: "cyan",
@@ -29,6 +33,9 @@ _STYLES = {
     VALIDATION: "magenta",
     CHECKPOINTING: "bright_blue",
     LOGGING: "bright_magenta",
+    SETUP: "white",
+    INITIAL_STATE: "bright_cyan",
+    RESTORING: "bright_green",
     OTHER: "bright_black",
 }
 _LETTERS = {
@@ -40,6 +47,9 @@ _LETTERS = {
     VALIDATION: "V",
     CHECKPOINTING: "K",
     LOGGING: "L",
+    SETUP: "S",
+    INITIAL_STATE: "I",
+    RESTORING: "R",
     OTHER: ".",
 }
 _CALLBACK_STYLE, _CALLBACK_LETTER = "bright_yellow", "c"
@@ -68,6 +78,8 @@ def render_ledger_table(totals: LedgerTotals, width: int) -> list[Text]:
     lines += [_part_line(part, totals.parts[part], share, width) for part, share in shown.items()]
     if totals.idle_share is not None:
         lines += [Text(f"  {line}") for line in wrap(_idle_sentence(totals), width - 2, hanging="  ")]
+    if outside := outside_sentence(totals):
+        lines += [Text(f"  {line}") for line in wrap(outside, width - 2, hanging="  ")]
     return lines
 
 
@@ -81,8 +93,7 @@ def _headline(totals: LedgerTotals) -> str:
 def _part_line(part: str, part_s: float, share: float, width: int) -> Text:
     figures = f"  {fit(part_name(part), _NAME_WIDTH)} {part_s:9.2f} s {100 * share:6.1f} %  "
     room = min(_MAX_BAR_WIDTH, width - len(figures))
-    bar = "█" * min(max(1, round(share * _MAX_BAR_WIDTH)), max(room, 0))
-    return Text.assemble(figures, (bar, _part_style(part)))
+    return Text.assemble(figures, (share_bar(share, _MAX_BAR_WIDTH)[: max(room, 0)], _part_style(part)))
 
 
 def _idle_sentence(totals: LedgerTotals) -> str:
@@ -90,20 +101,23 @@ def _idle_sentence(totals: LedgerTotals) -> str:
     reasons = sorted(totals.idle_by_reason.items(), key=lambda item: -item[1])[:_NUM_IDLE_REASONS]
     observed_s = (totals.device_busy_s or 0.0) + idle_s
     why = ", ".join(f"{part_name(part)} {percent(part_s / observed_s)}" for part, part_s in reasons)
-    return f"the device was idle {percent(idle_share)} of the time between steps" + (f": {why}" if why else "")
+    shown = f"{percent(idle_share)}{idle_interval(totals)}"
+    return f"the device was idle {shown} of the time between steps" + (f": {why}" if why else "")
 
 
 def _part_style(part: str) -> str:
+    if part.startswith(DRAIN):
+        return _STYLES[LOGGING]
     return _CALLBACK_STYLE if part.startswith(CALLBACK) else _STYLES.get(part, _STYLES[OTHER])
 
 
 def render_bar(totals: LedgerTotals, width: int, plain: bool = False) -> list[Text]:
-    """One bar, and below it what its colours or letters stand for.
+    """One bar, and below it what its colors or letters stand for.
 
     Args:
         totals: What the ledger shows.
         width: The number of columns to use.
-        plain: Use letters instead of colours.
+        plain: Use letters instead of colors.
     """
     shares = {part: totals.share(part) for part in totals.parts}
     shown = sorted((part for part in shares if shares[part] >= _MIN_SHARE), key=lambda part: -shares[part])
@@ -128,4 +142,6 @@ def _legend(parts: list[str], shares: dict[str, float], width: int, plain: bool)
 
 
 def _letter(part: str) -> str:
+    if part.startswith(DRAIN):
+        return _LETTERS[LOGGING]
     return _CALLBACK_LETTER if part.startswith(CALLBACK) else _LETTERS.get(part, _LETTERS[OTHER])

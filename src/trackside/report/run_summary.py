@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,14 +17,15 @@ import msgspec
 from trackside.errors import ConfigError
 from trackside.files import write_atomically
 from trackside.findings import Finding
-from trackside.profiling.ledger import LedgerTotals
-from trackside.report.best_metric import BestMetric, best_metric
+from trackside.profiling.first_step import TimeToFirstStep
+from trackside.profiling.ledger import COMPILE, LedgerTotals
 from trackside.report.compile_summary import CompileSummary, summarise_compiles
 from trackside.report.memory_summary import MemorySummary, summarise_memory
 from trackside.report.scope_summary import ScopeSummary, summarise_scopes
-from trackside.report.status_words import STOPPED_EARLY, RunStatus, read_status
 from trackside.report.step_time_summary import StepTimeSummary, summarise_step_times
 from trackside.runs import Leg, Run, SilentHost, SlowHost
+from trackside.runs.best_metric import BestMetric, best_metric
+from trackside.runs.status_words import STOPPED_EARLY, RunStatus, read_status
 
 FORMAT = "trackside.summary/1"
 
@@ -54,6 +55,8 @@ class RunSummary:
     """Versions, devices, code and command line."""
     findings: list[Finding]
     """The verdicts, the most severe first."""
+    silenced: list[Finding] = field(default_factory=list, kw_only=True)
+    """What was found and is not shown, because the run's config or the reader silences it."""
     ledger: LedgerTotals | None
     """Where the time of the thread that trains went, over all legs."""
     timers: dict[str, dict[str, Any]]
@@ -73,6 +76,8 @@ class RunSummary:
     """The share of the time since the training began that went into steps whose results were kept."""
     mfu: float | None
     """The model's FLOP/s as a share of the devices' peak, in steps and while waiting for data."""
+    mfu_range: tuple[float, float] | None
+    """The least and the most that this may be, where the peak was measured."""
     legs: list[Leg]
     """The processes that trained it, one after the other."""
     num_repeated_steps: int
@@ -83,11 +88,13 @@ class RunSummary:
     """Processes that stopped writing while the others continued."""
     problems: list[str]
     """What was wrong with the run's files."""
+    time_to_first_step: TimeToFirstStep | None = None
+    """How long the run took to make its first step, with the parts of that time; each of `legs` has its own."""
 
     @property
     def run_status(self) -> RunStatus:
         """The status in words."""
-        return RunStatus(self.status, self.stop_reason)
+        return RunStatus(self.status, self.stop_reason, self.step if self.status == STOPPED_EARLY else None)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -146,6 +153,7 @@ def summarise_run(run: Run) -> RunSummary:
         num_processes=len(run.process_indices),
         environment=run.environment,
         findings=run.findings,
+        silenced=run.silenced_findings,
         ledger=run.ledger,
         timers=run.timers,
         step_time=summarise_step_times(run.step_times, run.step),
@@ -153,27 +161,27 @@ def summarise_run(run: Run) -> RunSummary:
         last_metrics=_last_metrics(run),
         scopes=summarise_scopes(run.captures),
         num_captures=len(run.captures),
-        compiles=summarise_compiles(run.compiles),
+        compiles=summarise_compiles(
+            run.compiles, run.ledger.parts.get(COMPILE, 0.0) if run.ledger is not None else 0.0
+        ),
         memory=summarise_memory(run.memory, run.leaks),
         num_checkpoints=len(run.checkpoints),
         goodput=run.goodput,
         mfu=run.mfu,
+        mfu_range=run.mfu_range,
         legs=_legs(run.legs, status),
         num_repeated_steps=_num_repeated_steps(run.legs),
         slow_hosts=run.hosts.slow if run.hosts is not None else [],
         silent_hosts=run.hosts.silent if run.hosts is not None else [],
         problems=run.problems,
+        time_to_first_step=run.time_to_first_step,
     )
 
 
 def _last_metrics(run: Run) -> dict[str, dict[str, float | None]]:
     """The last row of each mode."""
     return {
-        mode: {
-            name: _finite(table[name][-1])
-            for name in table.names
-            if name != "epoch" and not math.isnan(table[name][-1])  # a NaN: the last row does not have it
-        }
+        mode: {name: _finite(table[name][-1]) for name in table.names if name != "epoch" and table.has_at(name, -1)}
         for mode, table in run.metrics.items()
         if len(table)
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 from trackside.trace.capture_row import CaptureRow, analysed_captures
 from trackside.trace.rates import step_rate
-from trackside.trace.rollup import roll_up
+from trackside.trace.rollup import NOTICEABLE, roll_up
 from trackside.trace.trace_report import TraceReport
 
 MAX_SCOPES = 12
@@ -14,19 +14,26 @@ MAX_SCOPES = 12
 
 @dataclass(frozen=True)
 class ScopeShare:
-    """A scope with all that lies under it."""
+    """A scope with everything under it."""
 
     scope: str
-    """The path; `<scope>/.` for what lies in the scope itself, `<scope>/(n more)` for what remains of many."""
+    """The path; `<scope>/.` for what is in the scope itself, `<scope>/(n more)` for what remains of many."""
     shares: dict[str, float]
     """Shares of the device's busy time, by phase."""
     seconds_per_step: float | None
     """On one device; None where the steps are not known."""
+    estimated_share: float = 0.0
+    """What of its share is its part of kernels that compute for several scopes or phases, by estimate."""
 
     @property
     def share(self) -> float:
         """Its share over all phases."""
         return sum(self.shares.values())
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether a noticeable part of its share is estimated."""
+        return self.estimated_share > NOTICEABLE * self.share
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class ScopeSummary:
 
     session: str
     path: str
-    """Where the capture lies."""
+    """Where the capture is."""
     first_step: int
     last_step: int
     phases: dict[str, float]
@@ -46,9 +53,16 @@ class ScopeSummary:
     """The share of the captured window in which the device was busy."""
     resolved_share: float | None
     """How much of the busy time could be attributed."""
+    estimated_share: float | None
+    """How much of the busy time belongs to kernels that compute for several scopes or phases, and is split by
+    estimate."""
+    unsplit_share: float | None
+    """How much belongs to kernels that may compute for several scopes, and cannot be split."""
     flops_per_s: float | None
     utilisation: float | None
     """FLOP/s as a share of the device's peak, where that is known."""
+    utilisation_range: tuple[float, float] | None
+    """The least and the most that this may be, where the peak was measured."""
     peak_temporary_bytes: int | None
     """What the step's temporaries take at their peak, where it was asked for."""
     peak_scope: str | None
@@ -72,8 +86,8 @@ def summarise_scopes(captures: Sequence[Mapping[str, Any]]) -> ScopeSummary | No
 def _summarise(capture: CaptureRow, report: TraceReport) -> ScopeSummary:
     busy_s = report.coverage.busy_s
     scopes = [
-        ScopeShare(scope, shares, report.per_step(sum(shares.values()) * busy_s))
-        for scope, shares in roll_up(report.scopes.rows, MAX_SCOPES)
+        ScopeShare(row.label, row.shares, report.per_step(row.total * busy_s), row.estimated)
+        for row in roll_up(report.scopes.rows, MAX_SCOPES)
     ]
     memory, rate = report.peak_memory, step_rate(report)
     return ScopeSummary(
@@ -85,8 +99,11 @@ def _summarise(capture: CaptureRow, report: TraceReport) -> ScopeSummary:
         scopes,
         report.device_busy,
         report.coverage.resolved_share,
+        report.coverage.estimated_share,
+        report.coverage.unsplit_share,
         rate,
         capture.utilisation,
+        capture.utilisation_range,
         None if memory is None else memory.peak_temporary_bytes,
         None if memory is None else "/".join(memory.peak_scope) or None,
     )

@@ -7,17 +7,19 @@ from rich.text import Text
 
 from trackside.findings import render_findings
 from trackside.profiling.ledger_text import part_name
-from trackside.report.best_metric import BestMetric
 from trackside.report.compile_summary import CompileSummary, Recompile
 from trackside.report.ledger_lines import render_ledger_table
+from trackside.report.loader_texts import loader_texts
 from trackside.report.memory_summary import MemorySummary
 from trackside.report.run_summary import RunSummary
 from trackside.report.scope_summary import ScopeSummary
 from trackside.report.step_time_summary import StepTimeSummary
 from trackside.report.terminal_lines import LABEL_WIDTH, fit, fit_tail, join, labelled, printable
 from trackside.runs import Leg
-from trackside.text import count, duration, moment, num_bytes, percent, seconds, with_prefix, wrap
+from trackside.runs.best_metric import BestMetric
+from trackside.text import count, duration, moment, num_bytes, percent, percent_of_peak, seconds, with_prefix, wrap
 
+_MIN_ALSO_COMPILED = 0.01
 _NUM_CAUSES = 4
 _NUM_STEPS = 4
 _MIN_SHARE = 0.0005
@@ -38,11 +40,11 @@ def render_summary(summary: RunSummary, width: int = 80) -> Text:
         width: The number of columns to use.
 
     Returns:
-        A text that a rich console prints in colours; its `plain` is the text without them.
+        A text that a rich console prints in colors; its `plain` is the text without them.
     """
     blocks = [
         _header(summary, width),
-        [render_findings(summary.findings, width)],
+        [render_findings(summary.findings, width, summary.silenced)],
         _time(summary, width),
         _timers(summary.timers, width),
         _steps(summary, width),
@@ -71,6 +73,8 @@ def _header(summary: RunSummary, width: int) -> list[Text]:
     lines += map(
         Text, wrap(f"{progress_text(summary.step, summary.goal, summary.epoch)} in {took}{_on(summary)}", width)
     )
+    if loaders := loader_texts(summary.environment):
+        lines += map(Text, wrap("; ".join(loaders), width))
     if summary.best is not None:
         lines.append(Text(fit(_best_text(summary.best), width).rstrip()))
     return lines
@@ -134,7 +138,8 @@ def _scopes(scopes: ScopeSummary | None, width: int) -> list[Text]:
         return labelled("scopes", ["no capture; add JaxProfilerConfig to `callbacks`"], width)
     busy = "" if scopes.device_busy_share is None else f", device busy {percent(scopes.device_busy_share)}"
     rate = "" if scopes.flops_per_s is None else f", {with_prefix(scopes.flops_per_s, 'FLOP/s')}"
-    used = "" if scopes.utilisation is None else f" ({percent(scopes.utilisation)} of the peak)"
+    share = scopes.utilisation
+    used = "" if share is None else f", {percent_of_peak(share, scopes.utilisation_range)} of the peak"
     title = f"device time in steps {scopes.first_step} to {scopes.last_step}{busy}{rate}{used}"
     lines = [Text(line, style="bold") for line in wrap(title, width)]
     phases = list(scopes.phases) if width - 9 * len(scopes.phases) - 20 >= _MIN_NAME_WIDTH else []
@@ -144,8 +149,19 @@ def _scopes(scopes: ScopeSummary | None, width: int) -> list[Text]:
     for row in (row for row in scopes.scopes if row.share >= _MIN_SHARE):
         cells = "".join(f"{_cell(row.shares.get(phase)):>9}" for phase in phases)
         per_step = "" if row.seconds_per_step is None else f"{row.seconds_per_step * 1e3:.3f}"
-        lines.append(Text(f"  {fit_tail(row.scope, name_width)}{cells}{_cell(row.share):>9}{per_step:>9}"))
-    return lines
+        mark = "~" if row.is_estimated else ""
+        lines.append(Text(f"  {fit_tail(row.scope, name_width)}{cells}{mark + _cell(row.share):>9}{per_step:>9}"))
+    return lines + [Text(f"  {line}", style="dim") for line in _estimate_lines(scopes, width - 2)]
+
+
+def _estimate_lines(scopes: ScopeSummary, width: int) -> list[str]:
+    """How much of the time was split by estimate, or could not be."""
+    parts = []
+    if scopes.estimated_share:
+        parts.append(f"~ {percent(scopes.estimated_share)} is in kernels over several scopes, split by estimate")
+    if scopes.unsplit_share:
+        parts.append(f"{percent(scopes.unsplit_share)} is in fused kernels that cannot be split")
+    return wrap("; ".join(parts), width) if parts else []
 
 
 def _cell(share: float | None) -> str:
@@ -159,6 +175,8 @@ def _compiles(compiles: CompileSummary, width: int) -> list[Text]:
     cached = sum(one.num_cached for one in compiles.functions)
     cache = f", {cached} from the cache" if cached else ""
     lines = [f"{count(compiles.num_compiles, 'program')} in {seconds(compiles.seconds)}{again}{cache}"]
+    if also := _also_compiled(compiles):
+        lines.append(f"also {also}")
     causes = _by_cause(compiles.recompiles)
     for same in causes[:_NUM_CAUSES]:
         lines += _recompile_lines(same, width - LABEL_WIDTH)
@@ -166,6 +184,17 @@ def _compiles(compiles: CompileSummary, width: int) -> list[Text]:
     if hidden > 0:
         lines.append(f"and {count(hidden, 'recompile')} more")
     return labelled("compiles", lines, width)
+
+
+def _also_compiled(compiles: CompileSummary) -> str:
+    """What else the ledger counts as compiling, if it is not negligible."""
+    least_s = _MIN_ALSO_COMPILED * compiles.seconds
+    shown = []
+    if compiles.operations_s > least_s:
+        shown.append(f"{seconds(compiles.operations_s)} for {count(compiles.num_operations, 'single operation')}")
+    if compiles.only_traced_s > least_s:
+        shown.append(f"{seconds(compiles.only_traced_s)} of tracing for shapes")
+    return " and ".join(shown)
 
 
 def _by_cause(recompiles: Sequence[Recompile]) -> list[list[Recompile]]:
@@ -212,11 +241,14 @@ def _usage(summary: RunSummary, width: int) -> list[Text]:
     """How well devices and time were used."""
     lines: list[Text] = []
     if summary.mfu is not None:
-        text = f"{percent(summary.mfu)} of the devices' peak FLOP/s, in steps and while waiting for data"
+        share = percent_of_peak(summary.mfu, summary.mfu_range)
+        text = f"{share} of the devices' peak FLOP/s, in steps and while waiting for data"
         lines += labelled("mfu", [text], width)
     if summary.goodput is not None:
         text = f"{percent(summary.goodput)} of the time since training began was spent in steps that were kept"
         lines += labelled("goodput", [text], width)
+    if summary.time_to_first_step is not None:
+        lines += labelled("first step", [f"after {summary.time_to_first_step.text}"], width)
     if len(summary.legs) > 1:
         lines += labelled("legs", _leg_lines(summary.legs), width)
     return lines
@@ -229,6 +261,8 @@ def _leg_lines(legs: Sequence[Leg]) -> list[str]:
         to = "?" if leg.last_step is None else f"{leg.last_step:,}"
         took = duration(leg.ended_at - leg.started_at)
         lines.append(f"{leg.number}: steps {leg.first_step:,} to {to}, {leg.status}, {took}, {moment(leg.started_at)}")
+        if leg.time_to_first_step is not None:
+            lines.append(f"   first step after {leg.time_to_first_step.text}")
     return lines
 
 

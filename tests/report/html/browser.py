@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-TIMEOUT_MS = 60_000  # the machine may be busy; nothing waits that long otherwise
+TIMEOUT_MS = 200_000  # the machine may be busy; nothing waits that long otherwise
 
 # What the policy blocks is a console message as well; this records which rule and what.
 _WATCH_POLICY = """
@@ -93,6 +94,16 @@ class Opened:
         for chart_id in ids:
             self.draw(chart_id)
         return ids
+
+    def wait_until(self, expression: str, arg: Any = None) -> None:
+        """Wait until an expression is true.
+
+        What Playwright has for this evaluates text inside the page, which the page's policy forbids.
+        """
+        deadline = time.monotonic() + TIMEOUT_MS / 1e3
+        while not self.page.evaluate(expression, arg):
+            assert time.monotonic() < deadline, f"never true: {expression}"
+            self.page.wait_for_timeout(20)
 
     def violations(self) -> list[str]:
         """What the page's policy has blocked."""

@@ -1,32 +1,65 @@
-"""Take the pictures of a report for the documentation: python -m tests.report.html.take_pictures RUN [FOLDER]."""
+"""Take the pictures of the documentation: python -m tests.report.html.take_pictures RUN OTHER_RUN [FOLDER].
+
+RUN is shown by itself, and compared with OTHER_RUN: `trackside demo` writes runs/demo-slow and runs/demo. Their paths
+are in the pictures as they are given.
+"""
 
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.report.html.browser import Opened, launched_browser
-from trackside.report.html import write_html_report
+from trackside.compare import compare_runs
+from trackside.report.html import write_comparison_html, write_html_report
 from trackside.runs import open_run
 
+MAX_BYTES = 200_000
+
+
+class Picture(NamedTuple):
+    """A picture of a part of a page."""
+
+    width: int
+    height: int
+    place: str
+    """The section at its top; `top` for the beginning of the page."""
+    scheme: str = "light"
+    page: str = "report"
+    button: str = ""
+    """What is pressed before: runs that differ in speed alone have one loss over the steps, and two over time."""
+
+
 PICTURES = {
-    # name: width, height, the chart or section that stands at the top, colours
-    "report": (1280, 1300, "top", "light"),
-    "report-profile": (1280, 1000, "profile", "light"),
-    "report-dark": (1280, 1000, "time", "dark"),
-    "report-phone": (390, 1300, "top", "light"),
+    "report": Picture(1280, 1260, "top"),
+    "report-profile": Picture(1280, 1000, "profile"),
+    "report-dark": Picture(1280, 1000, "time", "dark"),
+    "report-phone": Picture(390, 1300, "metrics"),
+    "report-phone-profile": Picture(390, 1300, "profile"),
+    "compare": Picture(1280, 1010, "metrics", page="comparison", button="Time"),
 }
 
 
-def main(run: str, folder: str = "docs/pictures") -> None:
+def main(run: str, other: str, folder: str = "docs/pictures") -> None:
     with tempfile.TemporaryDirectory() as temporary, launched_browser() as browser:
-        report = write_html_report(open_run(run), Path(temporary) / "report.html")
-        for name, (width, height, place, scheme) in PICTURES.items():
-            opened = Opened(browser, report, width, color_scheme=scheme)
-            opened.draw_all()
-            opened.page.set_viewport_size({"width": width, "height": height})
-            _scroll(opened, place)
-            opened.page.screenshot(path=Path(folder) / f"{name}.png")
-            opened.close()
+        pages = {
+            "report": write_html_report(open_run(run), Path(temporary) / "report.html"),
+            "comparison": write_comparison_html(compare_runs(run, other), Path(temporary) / "comparison.html"),
+        }
+        for name, picture in PICTURES.items():
+            file = Path(folder) / f"{name}.png"
+            _take(Opened(browser, pages[picture.page], picture.width, color_scheme=picture.scheme), picture, file)
+            assert file.stat().st_size < MAX_BYTES, f"{file} has {file.stat().st_size:,} bytes"
+
+
+def _take(opened: Opened, picture: Picture, file: Path) -> None:
+    opened.draw_all()
+    if picture.button:
+        opened.page.locator(f"#{picture.place} .toolbar button", has_text=picture.button).click()
+    opened.page.set_viewport_size({"width": picture.width, "height": picture.height})
+    _scroll(opened, picture.place)
+    opened.page.screenshot(path=file)
+    opened.close()
 
 
 def _scroll(opened: Opened, place: str) -> None:

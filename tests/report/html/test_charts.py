@@ -1,4 +1,4 @@
-"""Charts as data: labels are literal, numbers are JSON, colours are names."""
+"""Charts as data: numbers are JSON, colours are names."""
 
 import numpy as np
 import pytest
@@ -7,31 +7,11 @@ from trackside.report.html.charts import (
     Chart,
     as_interval_means,
     byte_unit,
-    label,
     line,
     numbers,
-    part_class,
+    part_classes,
     time_unit,
 )
-
-
-def test_lone_surrogates_become_question_marks() -> None:
-    """A name that is not valid Unicode can be part of a chart."""
-    assert label("\udcff") == "?"
-
-
-@pytest.mark.parametrize("text", ["<b>x</b>", "&lt;", "a & b", "<a href='javascript:1'>x</a>"])
-def test_labels_are_literal(text: str) -> None:
-    """A label has no markup for plotly to read, and says what the text said."""
-    shown = label(text)
-    assert "<" not in shown
-    assert shown.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") == text
-
-
-def test_labels_are_short_and_on_one_line() -> None:
-    """A long name is cut, a line break becomes a space."""
-    assert label("a\nb") == "a b"
-    assert label("x" * 500) == "x" * 79 + "…"
 
 
 def test_numbers_become_json() -> None:
@@ -48,12 +28,21 @@ def test_legend_has_each_name_once_as_text() -> None:
 
 
 def test_parts_have_one_colour_each() -> None:
-    """Each callback of the library has its own, and a part of a newer version is among the others."""
-    assert [part_class(part) for part in ("data_wait", "callbacks", "new")] == [
-        *("part-data-wait", "part-callbacks", "part-other")
-    ]
-    assert part_class("callback/JaxProfiler") != part_class("callback/MemoryProfiler")
-    assert part_class("callback/<x>") in {f"callback-{number}" for number in range(8)}
+    """Each callback has its own, whatever it is called, and a part of a newer version is among the others."""
+    assert part_classes(["data_wait", "callbacks", "new"]) == {
+        "data_wait": "part-data-wait",
+        "callbacks": "part-callbacks",
+        "new": "part-other",
+    }
+    callbacks = ["callback/<x>", "callback/JaxProfiler", *(f"callback/Mine{number}" for number in range(6))]
+    assert sorted(part_classes(callbacks).values()) == [f"callback-{number}" for number in range(8)]
+
+
+def test_colours_of_the_library_do_not_depend_on_others() -> None:
+    """A callback of the library has its colour in every report, and more callbacks than colours share some."""
+    alone, among = part_classes(["callback/EMA"]), part_classes([f"callback/{name}" for name in ("A", "EMA", "B")])
+    assert alone["callback/EMA"] == among["callback/EMA"]
+    assert len(part_classes([f"callback/{number}" for number in range(20)])) == 20
 
 
 def test_interval_means_are_levels_up_to_their_end() -> None:

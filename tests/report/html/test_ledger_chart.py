@@ -64,3 +64,25 @@ def test_callbacks_have_different_colours(tmp_path: Path) -> None:
     content = str(build(tmp_path, {1: {"device_wait_ms": 1.0}}, parts).content)
     assert content.count("fill-callback-") == 2
     assert len({content[at : at + 15] for at in range(len(content)) if content.startswith("fill-callback-", at)}) == 2
+
+
+def test_callbacks_are_areas_of_their_own(tmp_path: Path) -> None:
+    """Rows that say which callback took the time are drawn by callback, each in the color of its bar."""
+    parts = {"callback/EMA": 4.0, "callback/Mine": 3.0, "device_wait": 3.0}
+    row = {"device_wait_ms": 3.0, "callbacks_ms": 7.0, "callback/EMA_ms": 4.0, "callback/Mine_ms": 3.0}
+    section = build(tmp_path, {10: row, 20: row}, parts)
+    shares = {trace["name"]: trace for trace in traces_of(section, 0)}
+    assert set(shares) == {"waiting for the device", "EMA", "Mine"}
+    assert shares["EMA"]["y"] == [40, 40, 40]
+    assert shares["EMA"]["fillcolor"] != shares["Mine"]["fillcolor"]
+    for trace in (shares["EMA"], shares["Mine"]):
+        assert f"fill-{trace['fillcolor'].removeprefix('--')}" in str(section.content)
+
+
+def test_rows_of_earlier_versions_have_all_callbacks_in_one(tmp_path: Path) -> None:
+    """Rows that do not say which callback it was have one area; of a run with both kinds, the rest stays."""
+    old, new = {"device_wait_ms": 5.0, "callbacks_ms": 5.0}, {"device_wait_ms": 5.0, "callbacks_ms": 5.0}
+    section = build(tmp_path, {10: old, 20: {**new, "callback/EMA_ms": 5.0}})
+    shares = {trace["name"]: trace["y"] for trace in traces_of(section, 0)}
+    assert shares["callbacks"] == [50, 50, 0]
+    assert shares["EMA"] == [0, 0, 50]

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from tests.runs.written import WrittenRun
 from trackside.clock import ManualClock
 from trackside.events import EventWriter
 from trackside.report import summarise_run
@@ -15,6 +16,7 @@ from trackside.runs import open_run
 
 def build(folder: Path, num_metrics: int = 0, **config: Any) -> Section:
     """The section of a run of five rows, ten steps and a minute apart, with validations after rows two and four."""
+    folder.mkdir(exist_ok=True)
     clock = ManualClock(1000.0)
     events = EventWriter(folder / event_file_name(0), clock)
     if config:
@@ -28,7 +30,7 @@ def build(folder: Path, num_metrics: int = 0, **config: Any) -> Section:
     events.close()
     run = open_run(folder)
     summary = summarise_run(run)
-    return metric_charts.build(run.metrics, summary.best, summary.started_at)
+    return metric_charts.build(run.metrics, summary.best, run.axes)
 
 
 def traces_by_name(chart: Chart) -> dict[str, dict[str, Any]]:
@@ -46,26 +48,50 @@ def test_mean_of_an_interval_is_a_level(tmp_path: Path) -> None:
 def test_best_value_is_marked(tmp_path: Path) -> None:
     """The best value of the metric by which the run is judged has a star in its chart, where it was reached."""
     loss, lr, _ = build(tmp_path).charts
-    star = traces_by_name(loss)["best val"]
+    star = traces_by_name(loss)["best val: 0.6"]
     assert (star["x"], star["y"], star["marker"]["symbol"]) == ([20], [0.6], "star")
-    assert "best train" not in traces_by_name(lr)
+    assert not any(name.startswith("best") for name in traces_by_name(lr))
 
 
 def test_best_of_other_validated_metrics_is_marked_too(tmp_path: Path) -> None:
     """Any validated metric has its best value marked: the highest accuracy, not the lowest."""
     accuracy = build(tmp_path).charts[2]
-    star = traces_by_name(accuracy)["best val"]
+    star = traces_by_name(accuracy)["best val: 0.4"]
     assert (star["x"], star["y"]) == ([40], [0.4])
 
 
 def test_charts_know_the_wall_time(tmp_path: Path) -> None:
     """Each point has its time since the start of the run, in a unit that suits its length."""
     loss = build(tmp_path).charts[0]
-    times = dict(zip((trace["name"] for trace in loss.traces), loss.elapsed, strict=True))
-    assert loss.elapsed_title == "minutes since the start"
+    times = dict(zip((trace["name"] for trace in loss.traces), loss.axes["elapsed"].x, strict=True))
+    assert loss.axes["elapsed"].title == "minutes since the start"
     assert times["train"] == [1, 2, 3, 4, 5]
     assert times["val"] == [2, 4]
-    assert times["best val"] == [2]
+    assert times["best val: 0.6"] == [2]
+
+
+def test_charts_know_the_examples(tmp_path: Path) -> None:
+    """Where the ledger counted examples, each point has how many had been trained on."""
+    run = WrittenRun(tmp_path).leg().metrics(10, loss_mean=1.0).metrics(20, loss_mean=0.5)
+    run.ledger(20, 20, device_wait=1.0)
+    opened = open_run(tmp_path)
+    (chart,) = metric_charts.build(opened.metrics, None, opened.axes).charts
+    assert chart.axes["examples"].x == [[80, 160]]
+    assert "examples" not in build(tmp_path / "other").charts[0].axes
+
+
+def test_axis_is_logarithmic_where_the_first_rows_flatten_the_rest(tmp_path: Path) -> None:
+    """A loss that falls from 100 to 0.1 begins on a logarithmic axis; one with a negative value never does."""
+    for name, last in (("positive", 0.1), ("negative", -0.1)):
+        run = WrittenRun(tmp_path / name).leg().metrics(1, loss_mean=100.0)
+        for step in range(2, 30):
+            run.metrics(step, loss_mean=0.2)
+        run.metrics(30, loss_mean=last)
+    first = [
+        metric_charts.build(run.metrics, None, run.axes).charts[0].views[0].layout
+        for run in (open_run(tmp_path / "positive"), open_run(tmp_path / "negative"))
+    ]
+    assert [layout.get("yaxis", {}).get("type") for layout in first] == ["log", None]
 
 
 def test_training_curves_can_be_smoothed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.report.html.browser import Opened, launched_browser
 from tests.report.made_up import write_run
 from tests.report.trained import train
+from tests.runs.written import WrittenRun
 from trackside.report.html import write_html_report
 from trackside.runs import open_run
 
@@ -63,7 +64,7 @@ def test_each_section_is_there(shown: Opened) -> None:
     ids = shown.page.eval_on_selector_all("main section", "sections => sections.map((section) => section.id)")
     expected = ["verdicts", "metrics", "step-time", "time", "device", "profile", "memory", "compiles", "processes"]
     assert ids == [*expected, "configs"]
-    assert shown.page.locator("section:not(#processes) .missing").all_text_contents() == []
+    assert shown.page.locator("section .missing").all_text_contents() == []
 
 
 def test_each_chart_is_drawn(shown: Opened) -> None:
@@ -137,12 +138,12 @@ def test_drag_zooms_all_charts_over_steps(shown: Opened) -> None:
     shown.page.mouse.down()
     shown.page.mouse.move(box["x"] + 0.6 * box["width"], middle, steps=8)
     shown.page.mouse.up()
-    shown.page.wait_for_function("document.getElementById('step-time-chart')._fullLayout.xaxis.autorange === false")
+    shown.wait_until("document.getElementById('step-time-chart')._fullLayout.xaxis.autorange === false")
     zoomed = [shown.layout(chart, "xaxis.range") for chart in STEP_CHARTS]
     assert zoomed[0] == zoomed[1] == zoomed[2]
     assert whole[1][0] < zoomed[1][0] < zoomed[1][1] < whole[1][1]
     shown.page.mouse.dblclick(box["x"] + 0.5 * box["width"], middle)
-    shown.page.wait_for_function("document.getElementById('step-time-chart')._fullLayout.xaxis.autorange !== false")
+    shown.wait_until("document.getElementById('step-time-chart')._fullLayout.xaxis.autorange !== false")
 
 
 def test_click_opens_a_scope(shown: Opened) -> None:
@@ -158,28 +159,43 @@ def test_views_change_the_chart(shown: Opened) -> None:
     """The buttons next to a title choose another view of its chart."""
     shown.draw("time-chart")
     shown.page.locator("[data-charts='time-chart'] button", has_text="ms per step").click()
-    shown.page.wait_for_function("document.getElementById('time-chart')._fullLayout.yaxis.ticksuffix === ' ms'")
+    shown.wait_until("document.getElementById('time-chart')._fullLayout.yaxis.ticksuffix === ' ms'")
     shown.draw("metric-0")
     shown.page.locator("#metrics .toolbar button", has_text="Logarithmic").click()
-    shown.page.wait_for_function("document.getElementById('metric-0')._fullLayout.yaxis.type === 'log'")
+    shown.wait_until("document.getElementById('metric-0')._fullLayout.yaxis.type === 'log'")
 
 
 def test_losses_over_time_and_smoothed(shown: Opened) -> None:
-    """The buttons of the metrics switch the axis to time, and lay a smoothed curve over the logged one."""
+    """The metrics can be drawn over time or examples, and a slider lays a smoothed curve over the logged one."""
     shown.draw("metric-0")
     toolbar = shown.page.locator("#metrics .toolbar")
     toolbar.locator("button", has_text="Time").click()
-    shown.page.wait_for_function(
-        "document.getElementById('metric-0')._fullLayout.xaxis.title.text.endsWith('since the start')"
-    )
+    shown.wait_until("document.getElementById('metric-0')._fullLayout.xaxis.title.text.includes('since the start')")
+    toolbar.locator("button", has_text="Examples").click()
+    shown.wait_until("document.getElementById('metric-0')._fullLayout.xaxis.title.text === 'examples'")
     before = shown.page.evaluate("document.getElementById('metric-0').data.length")
-    toolbar.locator("button", has_text="Smoothed").click()
-    shown.page.wait_for_function(f"document.getElementById('metric-0').data.length > {before}")
+    toolbar.locator("input[type=range]").fill("0.9")
+    shown.wait_until(f"document.getElementById('metric-0').data.length > {before}")
+    assert toolbar.locator("output").text_content() == "0.9"
     toolbar.locator("button", has_text="Steps").click()
-    toolbar.locator("button", has_text="As logged").click()
-    shown.page.wait_for_function(f"document.getElementById('metric-0').data.length === {before}")
+    toolbar.locator("input[type=range]").fill("0")
+    shown.wait_until(f"document.getElementById('metric-0').data.length === {before}")
     assert shown.layout("metric-0", "xaxis.title.text") == "step"
     assert shown.complaints == []
+
+
+def test_tiny_losses_need_no_style_that_the_policy_forbids(browser: Any, tmp_path: Path) -> None:
+    """A loss that falls by twelve orders of magnitude has a logarithmic axis whose labels are plain text."""
+    run = WrittenRun(tmp_path / "run").leg()
+    for step in range(1, 40):
+        run.metrics(step, loss_mean=10.0 ** -min(step, 12))
+    run.end(step=40)
+    opened = Opened(browser, write_html_report(open_run(tmp_path / "run")))
+    place = opened.draw("metric-0")
+    labels = place.locator(".ytick text").all_text_contents()
+    opened.close()
+    assert opened.complaints == []
+    assert any(label.startswith("1e") for label in labels)
 
 
 def test_legend_takes_curves_away(shown: Opened) -> None:
@@ -188,9 +204,9 @@ def test_legend_takes_curves_away(shown: Opened) -> None:
     count = "document.querySelectorAll('#metric-0 .scatterlayer .trace').length"
     before = shown.page.evaluate(count)
     shown.page.locator("#metrics .keys button").first.click()
-    shown.page.wait_for_function(f"{count} === {before - 1}")
+    shown.wait_until(f"{count} === {before - 1}")
     shown.page.locator("#metrics .keys button").first.click()
-    shown.page.wait_for_function(f"{count} === {before}")
+    shown.wait_until(f"{count} === {before}")
 
 
 def test_tables_sort(shown: Opened) -> None:
@@ -211,6 +227,20 @@ def test_terms_explain_themselves(shown: Opened) -> None:
     assert "share of the time since training began" in shown.page.locator("#hint").text_content()
 
 
+def test_scopes_can_be_read_on_a_phone(shown: Opened) -> None:
+    """Where the icicle has no room for its labels, a list has every scope with its whole name and share."""
+    assert not shown.page.locator(".scope-list").first.is_visible()
+    shown.page.set_viewport_size({"width": 390, "height": 900})
+    listed = shown.page.locator(".scope-list").first
+    assert listed.is_visible()
+    assert not shown.page.locator("#scopes-0").is_visible()
+    cut = "names => names.filter((name) => name.scrollWidth > name.clientWidth).map((name) => name.textContent)"
+    names = listed.locator(".name")
+    assert names.count() > 2
+    assert names.evaluate_all(cut) == []
+    shown.page.set_viewport_size({"width": 1280, "height": 900})
+
+
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_no_horizontal_scroll(shown: Opened, width: int) -> None:
     """The page is as wide as the screen; what is wider scrolls by itself."""
@@ -226,9 +256,7 @@ def test_dark_scheme_changes_page_and_charts(shown: Opened) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     light, light_text = shown.page.evaluate(background), shown.layout("metric-0", "font.color")
     shown.page.emulate_media(color_scheme="dark")
-    shown.page.wait_for_function(
-        "before => document.getElementById('metric-0')._fullLayout.font.color !== before", arg=light_text
-    )
+    shown.wait_until("before => document.getElementById('metric-0')._fullLayout.font.color !== before", arg=light_text)
     assert shown.page.evaluate(background) != light
     shown.page.emulate_media(color_scheme="light")
 

@@ -169,17 +169,25 @@ def test_chart_names_are_escaped_for_plotly(tmp_path: Path) -> None:
 
 
 def test_run_that_says_nothing_says_how_to_get_it(tmp_path: Path) -> None:
-    """A run without a single row of measurement has every section, a sentence in each, and no chart."""
+    """A run without a row of measurement has no section but the findings and one list of what was not measured."""
     events = EventWriter(tmp_path / event_file_name(0))
     events.close()
     text = render_html(open_run(tmp_path))
     page = Page(text)
     assert page.charts() == {}
-    for section in page.sections:
-        body = text[text.index(f'id="{section}"') :]
-        assert 'class="missing"' in body[: body.index("</section>")], section
+    assert page.sections == ["verdicts", "not-measured"]
     for hint in ("log_every_n_steps", "JaxProfilerConfig", "MemoryProfileConfig"):
-        assert hint in text
+        assert hint in text[text.index('id="not-measured"') :]
+
+
+def test_run_of_one_leg_and_process_has_no_section_of_them(tmp_path: Path) -> None:
+    """What the header says already takes no room; a second leg makes the table appear."""
+    events = EventWriter(tmp_path / event_file_name(0))
+    events.write("leg", leg=1, step=0, epoch=0, train_time_s=0.0)
+    assert "processes" not in Page(render_html(open_run(tmp_path))).sections
+    events.write("leg", leg=2, step=10, epoch=0, train_time_s=1.0)
+    events.close()
+    assert "processes" in Page(render_html(open_run(tmp_path))).sections
 
 
 @pytest.mark.parametrize(("status", "word"), [("success", "success"), ("nan", "nan"), (None, "dead")])
@@ -195,16 +203,18 @@ def test_status_is_told(tmp_path: Path, status: str | None, word: str) -> None:
 
 
 def test_early_stop_is_shown_with_its_reason(tmp_path: Path) -> None:
-    """A run that a callback ended before its goal says so, and why, in the header and in the table of legs."""
+    """A run that a callback ended before its goal says so, when and why, in the header and in the table of legs."""
     events = EventWriter(tmp_path / event_file_name(0))
     events.write("leg", leg=1, step=0, epoch=0, goal=100, train_time_s=0.0)
+    events.write("status", status="interrupted", step=10, epoch=1)
+    events.write("leg", leg=2, step=10, epoch=1, goal=100, train_time_s=0.0)
     events.write("stop", reason="early stopping: val_loss did not improve", step=28)
-    events.write("leg_end", leg=1, step=28, epoch=2, train_time_s=1.0)
+    events.write("leg_end", leg=2, step=28, epoch=2, train_time_s=1.0)
     events.write("status", status="success", step=28, epoch=2)
     events.close()
     header, _, body = render_html(open_run(tmp_path)).partition("</header>")
     assert ">stopped early</span>" in header
-    assert "Stopped early: val_loss did not improve." in header
+    assert "Stopped early at step 28: val_loss did not improve." in header
     assert "<td>stopped early</td>" in body
 
 
@@ -226,7 +236,7 @@ def test_train_and_validation_share_a_chart(tmp_path: Path) -> None:
     events.close()
     charts = Page(render_html(open_run(tmp_path))).charts()
     names = [[trace["name"] for trace in charts[f"metric-{index}"]["traces"]] for index in range(3)]
-    assert names == [["train", "train max", "val", "best val"], ["train"], ["val", "best val"]]
+    assert names == [["train", "train max", "val", "best val: 1"], ["train"], ["val", "best val: 0.5"]]
 
 
 def test_long_run_makes_a_small_page_with_its_spike(tmp_path: Path) -> None:
@@ -285,7 +295,7 @@ def test_folder_in_place_of_the_file_leaves_nothing_behind(folder: Path, tmp_pat
 
 
 def test_parts_of_no_time_have_no_course(tmp_path: Path) -> None:
-    """Rows of which no part took any time are no chart: the section says that the run is too short."""
+    """Rows of which no part took any time are no chart; the totals are still there."""
     events = EventWriter(tmp_path / event_file_name(0))
     for step in (1, 2, 3):
         events.write_metrics({"device_wait_ms": 0.0, "data_wait_ms": 0.0}, step, 1, "time")
@@ -293,7 +303,8 @@ def test_parts_of_no_time_have_no_course(tmp_path: Path) -> None:
     events.close()
     text = render_html(open_run(tmp_path))
     assert "time-chart" not in Page(text).charts()
-    assert "too short for a chart over time" in text
+    assert "In total" in text
+    assert "Over the run" not in text
 
 
 def test_step_time_has_a_gap_where_nothing_was_timed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The icicle of scopes: parts sum to the whole, phases have their colours, small scopes are drawn as one."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,3 +98,12 @@ def test_thousands_of_scopes_are_few_shapes() -> None:
     assert sum(value for value, parent in zip(trace["values"], trace["parents"], strict=True) if parent == "1") == (
         pytest.approx(1e6)
     )
+
+
+def test_hover_tells_what_is_estimated() -> None:
+    """A scope tells how much of its time is its part of kernels over several scopes; others do not mention it."""
+    rows = (ScopeRow("net/a", "forward", 0.3, estimated_s=0.15), ScopeRow("net/b", "forward", 0.3))
+    trace = drawn(replace(report_of(ROWS), scopes=Table(rows)))
+    assert "50 % of it split by estimate" in hover_of(trace, "a")
+    assert "25 % of it split by estimate" in hover_of(trace, "net")
+    assert "estimate" not in hover_of(trace, "b")

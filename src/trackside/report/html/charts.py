@@ -1,8 +1,8 @@
-"""Charts as plain data for plotly.js, which the page draws in the colours of its theme.
+"""Charts as plain data for plotly.js, which the page draws in the colors of its theme.
 
-A colour is the name of one of the page's CSS variables, such as `--accent`. plotly reads a little HTML in everything it
-writes, so that text from a run goes through `label` before it comes near a chart; and text from a run is never part of
-a template, where `%{...}` has a meaning.
+A color is the name of one of the page's CSS variables, such as `--accent`. plotly reads a little HTML in everything it
+writes, so that text from a run goes through `chart_label` before it comes near a chart. Text from a run is never part
+of a template, where `%{...}` has a meaning.
 """
 
 import html
@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from trackside.profiling.ledger import CALLBACK, PARTS
+from trackside.profiling.ledger import CALLBACK, DRAIN, PARTS
 from trackside.report.html.markup import Html, element
+from trackside.runs.ledger_course import CALLBACKS
+from trackside.text import chart_label
 
+Column = list[float | int | None]
+"""Numbers for JSON; None for what is not finite."""
 MAX_POINTS = 1600
 """Points per line; a screen has about that many columns."""
 
-_MAX_LABEL = 80
 _MAX_MARKED = 100
 """Up to this many points of a line are marked; more would overlap."""
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
@@ -34,15 +37,6 @@ _LIBRARY_CALLBACKS = (
     "ProgressBarCallback",
     "JAXProfiler",
 )
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-
-
-def label(text: object, max_length: int = _MAX_LABEL) -> str:
-    """Text from a run as plotly shows it literally, on one line."""
-    shown = " ".join(str(text).encode("utf-8", "replace").decode("utf-8").split())
-    if len(shown) > max_length:
-        shown = shown[: max_length - 1] + "…"
-    return shown.translate(_ESCAPES)
 
 
 @dataclass(frozen=True)
@@ -54,6 +48,15 @@ class View:
     """What differs in the layout."""
     traces: list[int] | None = None
     """Which traces to show; None for all."""
+
+
+@dataclass(frozen=True)
+class OtherAxis:
+    """Another x axis of a chart."""
+
+    title: str
+    x: list[Column]
+    """For each trace, its x values."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,11 @@ class Chart:
     follows_steps: bool = False
     """Whether its x axis is the steps of the run, so that it zooms together with the other such charts."""
     size: str = "medium"
-    """`bar`, `small`, `medium` or `large`."""
+    """`bar`, `small`, `medium` or `large`; more classes of the style sheet may follow."""
     has_legend: bool = True
     """Whether its traces are named above it."""
-    elapsed: list[list[float | int | None]] = field(default_factory=list)
-    """For each trace, its x values as time since the start, for a switch of the axis; empty without one."""
-    elapsed_title: str = ""
-    """The title of the axis then."""
+    axes: dict[str, OtherAxis] = field(default_factory=dict)
+    """What else it can be drawn over, for a switch of the axis."""
     smoothable: list[int] = field(default_factory=list)
     """Which traces the page may smooth."""
 
@@ -97,7 +98,11 @@ class Chart:
             "views": [{"layout": view.layout, "traces": view.traces} for view in self.views],
             "followsSteps": self.follows_steps,
             "legend": self._legend() if self.has_legend else [],
-            **({"elapsed": self.elapsed, "elapsedTitle": self.elapsed_title} if self.elapsed else {}),
+            **(
+                {"axes": {name: {"title": axis.title, "x": axis.x} for name, axis in self.axes.items()}}
+                if self.axes
+                else {}
+            ),
             **({"smoothable": self.smoothable} if self.smoothable else {}),
         }
 
@@ -122,7 +127,7 @@ def option_buttons(chart_ids: Iterable[str], option: str, titles: Mapping[str, s
 
     Args:
         chart_ids: The charts.
-        option: `axis` or `smoothing`, as the page's script knows it.
+        option: `axis`, as the page's script knows it.
         titles: The title of each value.
     """
     buttons = [
@@ -139,7 +144,22 @@ def option_buttons(chart_ids: Iterable[str], option: str, titles: Mapping[str, s
     return element("div", buttons, class_="segmented", role="group", data_charts=" ".join(chart_ids))
 
 
-def numbers(values: Iterable[float]) -> list[float | int | None]:
+def smoothing_slider(chart_ids: Iterable[str]) -> Html:
+    """A slider for the weight of what came before in the moving average over curves of training; 0 is none."""
+    slider = element(
+        "input",
+        type="range",
+        min="0",
+        max="0.99",
+        step="0.01",
+        value="0",
+        data_option="smoothing",
+        data_charts=" ".join(chart_ids),
+    )
+    return element("label", "Smoothing ", slider, element("output", "0"), class_="slider")
+
+
+def numbers(values: Iterable[float]) -> Column:
     """A column for JSON: whole numbers as such, others to six digits, None for what is not finite."""
     array = np.asarray(values)
     if array.dtype.kind in "iu":
@@ -160,7 +180,7 @@ def line(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more:
         "mode": "lines+markers" if len(xs) <= _MAX_MARKED else "lines",
         "x": xs,
         "y": ys,
-        "name": label(name),
+        "name": chart_label(name),
         "line": {"color": colour, "width": 1.6},
         "marker": {"color": colour, "size": 5},
         **more,
@@ -184,7 +204,7 @@ def area(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more:
         "mode": "lines",
         "x": numbers(x),
         "y": numbers(y),
-        "name": label(name),
+        "name": chart_label(name),
         "stackgroup": "parts",
         "line": {"color": colour, "width": 0.5},
         "marker": {"color": colour},
@@ -193,29 +213,45 @@ def area(x: Iterable[float], y: Iterable[float], name: str, colour: str, **more:
     }
 
 
-def part_colour(part: str) -> str:
-    """The colour of a part of the ledger, the same wherever it is shown."""
-    return f"--{part_class(part)}"
+def part_classes(parts: Iterable[str]) -> dict[str, str]:
+    """The parts of a ledger as names in the style sheet: of their colors (`--name`), and of the classes of bars.
+
+    A part has the same color wherever it is shown. Each callback has its own, as long as there are enough.
+
+    Args:
+        parts: All parts of the run, so that the same callbacks get the same colors in every chart of the page.
+    """
+    classes = {part: _part_class(part) for part in parts}
+    callbacks = [part for part in classes if part.startswith(CALLBACK)]
+    numbers_taken: set[int] = set()
+    for part in sorted(callbacks, key=lambda part: (part.removeprefix(CALLBACK) not in _LIBRARY_CALLBACKS, part)):
+        number = _free_number(_callback_number(part.removeprefix(CALLBACK)), numbers_taken)
+        numbers_taken.add(number)
+        classes[part] = f"callback-{number}"
+    return classes
 
 
-def part_class(part: str) -> str:
-    """A part of the ledger as a name in the style sheet: of its colour, and of the class of a bar."""
-    if part.startswith(CALLBACK):
-        return f"callback-{_callback_number(part.removeprefix(CALLBACK))}"
-    if part == "callbacks":
-        return "part-callbacks"
-    return f"part-{part.replace('_', '-')}" if part in PARTS else "part-other"
+def _part_class(part: str) -> str:
+    if part.startswith(DRAIN):
+        return "part-drain"
+    return f"part-{part.replace('_', '-')}" if part in (*PARTS, CALLBACKS) else "part-other"
 
 
 def _callback_number(name: str) -> int:
-    """Callbacks of the library have different colours; the others one that depends on their name alone."""
+    """Callbacks of the library have different numbers; the others one that depends on their name alone."""
     if name in _LIBRARY_CALLBACKS:
         return _LIBRARY_CALLBACKS.index(name)
     return zlib.crc32(name.encode("utf-8", "replace")) % len(_LIBRARY_CALLBACKS)
 
 
+def _free_number(wanted: int, taken: set[int]) -> int:
+    """The number itself, or the next that no other callback has."""
+    total = len(_LIBRARY_CALLBACKS)
+    return next((one % total for one in range(wanted, wanted + total) if one % total not in taken), wanted)
+
+
 def series_colour(index: int) -> str:
-    """The colour of one of several things that have no colour assigned."""
+    """The color of one of several things that have no color assigned."""
     return f"--series-{index % 8}"
 
 

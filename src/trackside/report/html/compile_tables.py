@@ -1,7 +1,7 @@
 """Compiles by function, and each recompile with the argument that changed."""
 
 from trackside.report.compile_summary import CompileSummary, Recompile
-from trackside.report.html.markup import Cell, Column, Html, code, element, joined, missing, table, with_code
+from trackside.report.html.markup import Cell, Column, Html, code, element, joined, table, with_code
 from trackside.report.html.section import Section, panel
 from trackside.text import count, seconds
 
@@ -12,7 +12,7 @@ _MAX_RECOMPILES = 50
 def build(summary: CompileSummary) -> Section:
     """The section."""
     if not summary.num_compiles:
-        return Section("compiles", "Compilation", missing("No compile has been recorded."))
+        return Section("compiles", "Compilation", missing=[joined("No compile has been recorded.")])
     again = panel("Recompiles", _recompile_table(summary)) if summary.num_recompiles else None
     if again is None:
         again = element("p", "No function was recompiled.", class_="all-clear")

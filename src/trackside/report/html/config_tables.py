@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trackside.report.html.markup import Child, Column, Html, code, element, missing, table
+from trackside.report.html.markup import Child, Column, Html, code, element, joined, table
 from trackside.report.html.section import Section
 from trackside.run_layout import CONFIG_FILE_NAME
 from trackside.text import head
@@ -20,17 +20,15 @@ def build(configs: Mapping[str, Any], environment: Mapping[str, Any]) -> Section
         configs: `Run.config`.
         environment: `RunSummary.environment`.
     """
-    content: list[Child] = []
-    if configs:
-        content += [_config(name, config) for name, config in configs.items()]
-    else:
-        where = code(CONFIG_FILE_NAME)
-        content.append(missing("The configuration is in neither ", where, " nor the event file."))
+    content: list[Child] = [_config(name, config) for name, config in configs.items()]
+    hints = []
+    if not configs:
+        hints.append(joined("It is in neither ", code(CONFIG_FILE_NAME), " nor the event file."))
     if environment:
         content.append(_folded("Environment", _environment_table(environment)))
     else:
-        content.append(missing("The run did not record its environment."))
-    return Section("configs", "Configuration", content)
+        hints.append(joined("The run did not record its environment."))
+    return Section("configs", "Configuration", content or None, missing=hints)
 
 
 def _folded(title: str, *content: Child) -> Html:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from trackside.profiling.ledger import LedgerTotals
-from trackside.profiling.ledger_text import part_name
-from trackside.report.downsample import spike_indices, without_absent
-from trackside.report.html.charts import MAX_POINTS, Chart, label, line, part_colour
-from trackside.report.html.markup import Cell, Column, Html, missing, table
+from trackside.profiling.ledger_text import idle_interval, part_name
+from trackside.report.html.charts import MAX_POINTS, Chart, as_interval_means, line, part_classes
+from trackside.report.html.markup import Cell, Column, Html, joined, table
 from trackside.report.html.section import Section, panel
 from trackside.runs import MetricTable, Run
-from trackside.text import percent, seconds
+from trackside.runs.downsample import spike_indices
+from trackside.text import chart_label, percent, seconds
 from trackside.trace.capture_row import CaptureRow, analysed_captures
 from trackside.trace.tables import Gap
 from trackside.trace.trace_report import TraceReport
@@ -37,14 +37,16 @@ def build(run: Run) -> Section:
     if analysed and analysed[-1][1].devices:
         content.append(_measured(*analysed[-1]))
     if not content:
-        content = [missing("The device was not observed: no step completed, or the run was written without a ledger.")]
+        hint = joined("It was not observed: no step completed, or the run was written without a ledger.")
+        return Section("device", "Device", missing=[hint])
     return Section("device", "Device", content, lead=_lead(ledger), charts=charts)
 
 
 def _lead(ledger: LedgerTotals | None) -> str | None:
     if ledger is None or ledger.idle_share is None:
         return None
-    idle = f"The device was busy {percent(1 - ledger.idle_share)} of the time between steps."
+    shown = f"{percent(1 - ledger.idle_share)}{idle_interval(ledger, of_busy=True)}"
+    idle = f"The device was busy {shown} of the time between steps."
     reasons = [(part, part_s) for part, part_s in ledger.idle_by_reason.items() if part_s > 0]
     if not reasons:
         return idle
@@ -58,7 +60,8 @@ def _bar(ledger: LedgerTotals) -> Chart:
     reasons = sorted(ledger.idle_by_reason.items(), key=lambda item: -item[1])
     unexplained_s = idle_s - sum(part_s for _, part_s in reasons)
     pieces = [("busy", busy_s, "--good")]
-    pieces += [(f"idle: {part_name(part)}", part_s, part_colour(part)) for part, part_s in reasons]
+    classes = part_classes(dict.fromkeys((*ledger.parts, *ledger.idle_by_reason)))
+    pieces += [(f"idle: {part_name(part)}", part_s, f"--{classes[part]}") for part, part_s in reasons]
     if unexplained_s > 0.001 * observed_s:
         pieces.append(("idle: not known why", unexplained_s, "--muted"))
     traces = [
@@ -67,7 +70,7 @@ def _bar(ledger: LedgerTotals) -> Chart:
             "orientation": "h",
             "x": [100 * piece_s / observed_s],
             "y": ["device"],
-            "name": label(name),
+            "name": chart_label(name),
             "marker": {"color": colour},
             "text": [seconds(piece_s)],
             "textposition": "none",
@@ -89,12 +92,13 @@ def _course(rows: MetricTable | None) -> Chart | None:
     if rows is None or "device_idle_share" not in rows:
         return None
     shares = 100 * rows["device_idle_share"]
-    present = without_absent(shares)
+    present = rows.present("device_idle_share")
     if np.isfinite(shares[present]).sum() < 2:
         return None
     kept = present[spike_indices(shares[present], MAX_POINTS)]
     hover = "step %{x}: %{y:.1f} % idle<extra></extra>"
-    traces = [line(rows.step[kept], shares[kept], "idle", "--accent", hovertemplate=hover)]
+    levels = line(rows.step[kept], shares[kept], "idle", "--accent", hovertemplate=hover)
+    traces = [as_interval_means({**levels, "mode": "lines"})]
     layout = {
         "xaxis": {"title": {"text": "step"}},
         "yaxis": {"range": [0, 100], "ticksuffix": " %", "fixedrange": True},

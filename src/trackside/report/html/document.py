@@ -10,7 +10,7 @@ from trackside.files import write_atomically
 from trackside.report.html.assets import asset, content_policy, plotly_library, policy_hash
 from trackside.report.html.charts import Chart
 from trackside.report.html.markup import Child, Html, element, joined
-from trackside.report.html.section import Section
+from trackside.report.html.section import Section, not_measured
 
 
 def write_document(document: str, path: Path, what: str) -> Path:
@@ -42,9 +42,10 @@ def render_document(title: str, header: Html, sections: Sequence[Section]) -> st
     Args:
         title: The title of the browser's tab.
         header: What comes above the sections.
-        sections: The sections, in order.
+        sections: The sections, in order. Those without content are left out.
     """
     library = plotly_library()
+    sections = [section for section in (*sections, not_measured(sections)) if section.content is not None]
     theme, script, style = asset("theme.js"), asset("page.js"), asset("page.css")
     scripts = [policy_hash(theme), policy_hash(script), library.source_hash]
     policy = content_policy(scripts, [policy_hash(style)])
@@ -90,7 +91,7 @@ def tile(title: Child, value: str, detail: str = "") -> Html:
 
 def _bar(sections: Sequence[Section]) -> Html:
     links = [element("a", section.title, href=f"#{section.id}") for section in sections]
-    toggle = element("button", "Auto", type="button", id="theme", aria_label="Colours: as the system")
+    toggle = element("button", "Auto", type="button", id="theme", aria_label="Colors: as the system")
     return element("nav", element("div", links, class_="links"), toggle, aria_label="Sections")
 
 

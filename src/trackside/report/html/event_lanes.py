@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trackside.findings.compile_rules import compile_time_s
-from trackside.report.html.charts import label
 from trackside.runs import Run
-from trackside.text import count, seconds
+from trackside.text import chart_label, count, seconds
 
 COLOURS = {
     "recompile": "--severe",
@@ -62,7 +61,7 @@ def _compile_mark(row: dict[str, Any]) -> Mark:
     change = next(iter(row.get("changes") or ()), None)
     why = f": {change['path']} {change['kind']} {change['old']} → {change['new']}" if change else ""
     text = f"{row.get('function')} {again} at step {row['step']:,} in {seconds(compile_time_s(row))}{why}"
-    return Mark(row["step"], label(text, 160))
+    return Mark(row["step"], chart_label(text, 160))
 
 
 def _validations(run: Run) -> list[Mark]:
@@ -73,7 +72,8 @@ def _validations(run: Run) -> list[Mark]:
 
 def _capture_mark(row: dict[str, Any]) -> Mark:
     return Mark(
-        row["first_step"], label(f"capture of steps {row['first_step']:,} to {row['last_step']:,}: {row.get('reason')}")
+        row["first_step"],
+        chart_label(f"capture of steps {row['first_step']:,} to {row['last_step']:,}: {row.get('reason')}"),
     )
 
 

@@ -1,6 +1,7 @@
 """The findings: what is wrong with the run, the evidence, and what to do."""
 
 from trackside.findings import Finding
+from trackside.findings.silencing import silenced_text
 from trackside.report.html.markup import Html, element, missing, with_code
 from trackside.report.html.section import Section
 from trackside.report.run_summary import RunSummary
@@ -12,6 +13,8 @@ def build(summary: RunSummary) -> Section:
     content = [element("div", [_card(finding) for finding in summary.findings], class_="verdicts")]
     if not summary.findings:
         content = [_all_clear(summary)]
+    if summary.silenced:
+        content.append(element("p", f"{silenced_text(summary.silenced)}.", class_="note"))
     if summary.problems:
         listed = element("ul", [element("li", problem) for problem in summary.problems])
         content.append(element("div", element("h3", "Problems with the run's files"), listed, class_="panel problems"))
@@ -21,7 +24,8 @@ def build(summary: RunSummary) -> Section:
 def _all_clear(summary: RunSummary) -> Html:
     if summary.ledger is None or not summary.ledger.num_steps:
         return missing("No training step has been measured yet, so there is nothing to judge.")
-    return element("p", "No findings: no rule found anything to improve.", class_="all-clear")
+    text = "No other findings." if summary.silenced else "No findings: no rule found anything to improve."
+    return element("p", text, class_="all-clear")
 
 
 def _card(finding: Finding) -> Html:

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
+from trackside.profiling.first_step import first_step_part_name
+from trackside.profiling.ledger_text import idle_interval
 from trackside.report.html.document import tile
 from trackside.report.html.markup import Html, element, term
+from trackside.report.loader_texts import loader_texts
 from trackside.report.run_summary import RunSummary
-from trackside.report.status_words import RunStatus
+from trackside.runs.status_words import STOPPED_EARLY, RunStatus
 from trackside.text import count, duration, four_digits, moment, percent, seconds, three_digits
 
 
@@ -13,12 +16,18 @@ def render_header(summary: RunSummary) -> Html:
     """Name, status, time and place, and the main figures."""
     title = element("h1", summary.name, " ", _badge(summary.run_status))
     facts = [element("span", fact) for fact in (_when(summary), _hostname(summary), _devices(summary)) if fact]
-    tiles = [*_progress_tiles(summary), *_result_tiles(summary), *_speed_tiles(summary)]
+    tiles = [
+        *_progress_tiles(summary),
+        *_result_tiles(summary),
+        *_first_step_tile(summary),
+        *_speed_tiles(summary),
+    ]
     return element(
         "header",
         title,
         _stop_reason(summary),
         element("p", facts, class_="facts"),
+        _loaders(summary),
         element("dl", tiles, class_="tiles"),
         class_="top",
     )
@@ -29,10 +38,17 @@ def _badge(status: RunStatus) -> Html:
     return element("span", term(status.word, explanation), class_=f"status {status.tone}")
 
 
+def _loaders(summary: RunSummary) -> Html | None:
+    """What the batches came from."""
+    loaders = [element("span", text) for text in loader_texts(summary.environment)]
+    return element("p", loaders, class_="facts") if loaders else None
+
+
 def _stop_reason(summary: RunSummary) -> Html | None:
-    if summary.stop_reason is None:
+    if summary.status != STOPPED_EARLY:
         return None
-    return element("p", f"Stopped early: {summary.stop_reason}.", class_="lead")
+    text = summary.run_status.text
+    return element("p", f"{text[:1].upper()}{text[1:].rstrip('.')}.", class_="lead")
 
 
 def _when(summary: RunSummary) -> str:
@@ -71,6 +87,15 @@ def _result_tiles(summary: RunSummary) -> Iterator[Html]:
         yield tile(f"Best {best.label}", four_digits(best.value), f"at step {best.step:,}; last {last}")
 
 
+def _first_step_tile(summary: RunSummary) -> Iterator[Html]:
+    first = summary.time_to_first_step
+    if first is not None:
+        explanation = f"From the building of the trainer until its first step was called. {first.text}."
+        largest = next(iter(first.parts), None)
+        mostly = "" if largest is None else f"{first_step_part_name(largest)} {seconds(first.parts[largest])}"
+        yield tile(term("Time to first step", explanation), seconds(first.wall_s), mostly)
+
+
 def _speed_tiles(summary: RunSummary) -> Iterator[Html]:
     times, ledger = summary.step_time, summary.ledger
     if times is not None:
@@ -79,7 +104,7 @@ def _speed_tiles(summary: RunSummary) -> Iterator[Html]:
     if ledger is not None and ledger.wall_s > 0 and ledger.num_steps:
         rates = [f"{three_digits(ledger.samples_per_second)} examples/s"] if ledger.num_samples else []
         rates += [f"{three_digits(ledger.tokens_per_second)} tokens/s"] if ledger.num_tokens else []
-        explanation = "Over the whole training, including everything that is not a step."
+        explanation = "Over the whole run, including set-up, compilation and everything else that is not a step."
         steps = f"{three_digits(ledger.steps_per_second)} steps/s"
         yield tile(term("Throughput", explanation), steps, ", ".join(rates))
     if summary.mfu is not None:
@@ -87,7 +112,12 @@ def _speed_tiles(summary: RunSummary) -> Iterator[Html]:
             "The model's FLOP/s as a share of the devices' peak (data sheet, or measured), in steps and while waiting "
             "for data."
         )
-        yield tile(term("FLOPs utilisation", explanation), percent(summary.mfu), "of the devices' peak")
+        within = summary.mfu_range
+        of = "of the devices' peak"
+        if within is not None:
+            of = f"{percent(within[0])} to {percent(within[1])}, measured peak"
+        yield tile(term("FLOPs utilization", explanation), percent(summary.mfu), of)
     if ledger is not None and ledger.idle_share is not None:
         explanation = "Between the first and the last step, as estimated on the host. A profile measures it."
-        yield tile(term("Device busy", explanation), percent(1 - ledger.idle_share), "of the time between steps")
+        detail = f"of the time between steps{idle_interval(ledger, of_busy=True)}"
+        yield tile(term("Device busy", explanation), percent(1 - ledger.idle_share), detail)

@@ -2,7 +2,7 @@
 
 from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, DISPATCH
 from trackside.profiling.ledger_text import part_name
-from trackside.report.html.markup import Cell, Child, Column, Html, element, missing, table
+from trackside.report.html.markup import Cell, Child, Column, Html, element, table, term
 from trackside.report.html.section import Section, panel
 from trackside.report.run_summary import RunSummary
 from trackside.runs import Host, HostTable, Leg, SlowHost
@@ -15,27 +15,21 @@ _PARTS = (DATA_WAIT, DISPATCH, DEVICE_WAIT)
 
 
 def build(summary: RunSummary, hosts: HostTable | None) -> Section:
-    """The section.
+    """The section; without content for a run of one leg and one process, of which the header says everything.
 
     Args:
         summary: The summary of the run.
         hosts: The processes of the run; None for a run of one.
     """
     content: list[Child] = []
-    if summary.legs:
+    if len(summary.legs) > 1:
         content.append(panel("Legs", _leg_table(summary.legs), note=_leg_note(summary)))
-    else:
-        content.append(missing("No leg has begun: the run was opened, but training has not started."))
     if hosts is not None:
         content.append(_host_panel(hosts))
-    else:
-        content.append(missing("One process trained this run. With several, slow hosts are listed here."))
-    return Section("processes", "Legs and hosts", content)
+    return Section("processes", "Legs and hosts", content or None)
 
 
 def _leg_note(summary: RunSummary) -> str:
-    if len(summary.legs) == 1:
-        return "A leg is the work of one process on the run; a run that is stopped and resumed has several."
     repeated = summary.num_repeated_steps
     note = f"{count(repeated, 'step')} had to be repeated after a restart." if repeated else "No step was repeated."
     cut = f"The last {_MAX_LEGS} of {len(summary.legs):,} legs. " if len(summary.legs) > _MAX_LEGS else ""
@@ -48,6 +42,9 @@ def _leg_table(legs: list[Leg]) -> Html:
         Column("steps", is_number=True),
         Column("began", is_minor=True),
         Column("took", is_number=True),
+        Column(
+            "first step after", is_number=True, explanation="Since its trainer was built, or called to train again."
+        ),
         Column("ended as"),
         Column("goodput", is_number=True, explanation="At its end, since training first began."),
     ]
@@ -57,12 +54,18 @@ def _leg_table(legs: list[Leg]) -> Html:
             Cell(_steps(leg), leg.first_step),
             Cell(moment(leg.started_at), leg.started_at),
             Cell(duration(leg.ended_at - leg.started_at), leg.ended_at - leg.started_at),
+            _first_step(leg),
             leg.status,
             Cell("-" if leg.goodput is None else percent(leg.goodput), leg.goodput or 0.0),
         ]
         for leg in legs[-_MAX_LEGS:]
     ]
     return table(columns, rows, "Legs")
+
+
+def _first_step(leg: Leg) -> Cell:
+    first = leg.time_to_first_step
+    return Cell("-", 0.0) if first is None else Cell(term(seconds(first.wall_s), f"{first.text}."), first.wall_s)
 
 
 def _steps(leg: Leg) -> str:

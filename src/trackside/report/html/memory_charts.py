@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from trackside.report.downsample import spike_indices
 from trackside.report.html.charts import MAX_POINTS, Chart, area, byte_unit, line, series_colour
-from trackside.report.html.markup import Cell, Child, Column, Html, code, element, missing, path_text, share_bar, table
+from trackside.report.html.markup import Cell, Child, Column, Html, code, element, joined, path_text, share_bar, table
 from trackside.report.html.section import Section, panel
 from trackside.report.run_summary import RunSummary
 from trackside.runs import Run
+from trackside.runs.downsample import spike_indices
 from trackside.text import num_bytes
 from trackside.trace.capture_row import analysed_captures
 from trackside.trace.tables import NO_SCOPE
@@ -38,19 +38,18 @@ def build(summary: RunSummary, run: Run) -> Section:
     content += [panel(title, chart=chart, note=note) for title, chart, note in charts]
     if summary.memory is not None and summary.memory.leaks:
         content.append(_leak_panel(summary.memory.leaks))
+    hints = []
     if not charts:
         how = code("MemoryProfileConfig(profile_every_n_steps=100)")
-        content.append(
-            missing("Memory was not sampled. Add ", how, " to ", code("TrainerConfig(callbacks=[...])"), ".")
-        )
+        hints.append(joined("It was not sampled. Add ", how, " to ", code("TrainerConfig(callbacks=[...])"), "."))
     analysed = analysed_captures(run.captures)
     peaks = [row["report"]["peak_memory"] for row, report in analysed if report.peak_memory is not None]
     if peaks:
         content.append(_peak_panel(peaks[-1]))
     else:
         how = code("JaxProfilerConfig(trace_memory=True)")
-        content.append(missing("For the memory of a step at its peak, by scope, take a capture with ", how, "."))
-    return Section("memory", "Memory", content, charts=[chart for _, chart, _ in charts])
+        hints.append(joined("For the memory of a step at its peak, by scope, take a capture with ", how, "."))
+    return Section("memory", "Memory", content or None, charts=[chart for _, chart, _ in charts], missing=hints)
 
 
 def _timeline(samples: Sequence[Mapping[str, Any]]) -> list[tuple[str, Chart, str]]:

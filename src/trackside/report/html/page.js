@@ -5,7 +5,7 @@
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
   const drawn = new Set();
   const views = {};
-  const options = {}; // by chart: the axis ("step" or "elapsed") and the smoothing
+  const options = {}; // by chart: the axis ("step", "elapsed" or "examples") and the smoothing
   const axisDrawn = {}; // by chart, the axis that it was last drawn with
   const hidden = {}; // by chart, the names that were switched off
   const isNarrow = () => window.innerWidth < 640;
@@ -90,23 +90,23 @@
     const traces = withOptions(chart, options[id] || {});
     const inView = view.traces ? traces.filter((_, index) => view.traces.includes(index)) : traces;
     const shown = inView.map((trace) => ({ ...trace, visible: !(hidden[id] && hidden[id].has(trace.name)) }));
-    if (isNarrow()) for (const trace of shown) if (trace.type === "icicle") trace.texttemplate = "%{label}"; // room is scarce
     const base = baseLayout(style);
     if (!chart.layout.yaxis2) delete base.yaxis2;
     const layout = merged(merged(base, withColours(chart.layout, "", style)), withColours(view.layout, "", style));
-    if (hasElapsedAxis(id)) {
-      const title = { ...layout.xaxis.title, text: chart.elapsedTitle };
-      layout.xaxis = { ...layout.xaxis, title, unifiedhovertitle: { text: `%{x:.4~g} ${chart.elapsedTitle}` } };
+    const axis = otherAxis(id);
+    if (axis) {
+      const title = { ...layout.xaxis.title, text: axis.title };
+      layout.xaxis = { ...layout.xaxis, title, unifiedhovertitle: { text: `%{x:,.6~r} ${axis.title}` } };
     }
     return { data: shown.map((trace) => withColours(trace, "", style)), layout };
   }
 
-  const hasElapsedAxis = (id) => Boolean(charts[id].elapsed) && (options[id] || {}).axis === "elapsed";
+  const otherAxis = (id) => (charts[id].axes || {})[(options[id] || {}).axis];
 
-  // The traces over time instead of steps, and with a smoothed curve over each pale one.
+  // The traces over time or examples instead of steps, and with a smoothed curve over each pale one.
   function withOptions(chart, { axis, smoothing }) {
-    const isTimed = axis === "elapsed" && chart.elapsed;
-    const traces = chart.traces.map((trace, index) => (isTimed ? { ...trace, x: chart.elapsed[index] } : trace));
+    const other = (chart.axes || {})[axis];
+    const traces = chart.traces.map((trace, index) => (other ? { ...trace, x: other.x[index] } : trace));
     const weight = Number(smoothing || 0);
     if (!weight || !chart.smoothable) return traces;
     return traces.flatMap((trace, index) => {
@@ -132,8 +132,8 @@
     const place = document.getElementById(id);
     const { data, layout } = figure(id);
     const isFirst = !drawn.has(id);
-    const isSameAxis = axisDrawn[id] === hasElapsedAxis(id);
-    axisDrawn[id] = hasElapsedAxis(id);
+    const isSameAxis = axisDrawn[id] === otherAxis(id);
+    axisDrawn[id] = otherAxis(id);
     if (!isFirst && isSameAxis && place.layout && place.layout.xaxis && place.layout.xaxis.autorange === false) {
       layout.xaxis = { ...layout.xaxis, range: place.layout.xaxis.range.slice(), autorange: false };
     }
@@ -233,10 +233,7 @@
       }
     } else if (button.dataset.option) {
       press(group, button);
-      for (const id of group.dataset.charts.split(" ")) {
-        options[id] = { ...options[id], [button.dataset.option]: button.dataset.value };
-        if (drawn.has(id)) draw(id);
-      }
+      setOption(group.dataset.charts, button.dataset.option, button.dataset.value);
     } else if (button.dataset.panel) {
       press(group, button);
       for (const other of group.querySelectorAll("button")) {
@@ -249,12 +246,38 @@
     }
   }
 
+  function setOption(ids, name, value) {
+    for (const id of ids.split(" ")) {
+      options[id] = { ...options[id], [name]: value };
+      if (drawn.has(id)) drawSoon(id);
+    }
+  }
+
+  // A slider that is moved asks more often than a chart can be drawn.
+  const waiting = new Set();
+  function drawSoon(id) {
+    if (!waiting.size) {
+      requestAnimationFrame(() => {
+        const ids = [...waiting];
+        waiting.clear();
+        ids.forEach(draw);
+      });
+    }
+    waiting.add(id);
+  }
+
+  function onSlide(event) {
+    const { value, dataset, nextElementSibling } = event.target;
+    nextElementSibling.value = value;
+    setOption(dataset.charts, dataset.option, value);
+  }
+
   function showTheme() {
     const names = { auto: ["Auto", "as the system"], light: ["Light", "light"], dark: ["Dark", "dark"] };
     const [text, spoken] = names[window.theme.chosen];
     const button = document.getElementById("theme");
     button.textContent = text;
-    button.setAttribute("aria-label", `Colours: ${spoken}`);
+    button.setAttribute("aria-label", `Colors: ${spoken}`);
   }
 
   function sort(title) {
@@ -315,6 +338,7 @@
 
   document.addEventListener("click", onClick);
   document.addEventListener("themechange", showTheme);
+  for (const input of document.querySelectorAll("input[type=range]")) input.addEventListener("input", onSlide);
   for (const input of document.querySelectorAll("[data-filter]")) input.addEventListener("input", onFilter);
   makeHint();
   showTheme();

@@ -1,9 +1,9 @@
 """What captures say of the device's time: by scope and phase, source line, kind and operation."""
 
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
-from trackside.report.html import scope_tree
+from trackside.report.html import scope_list, scope_tree
 from trackside.report.html.charts import Chart
 from trackside.report.html.markup import (
     Cell,
@@ -12,6 +12,7 @@ from trackside.report.html.markup import (
     Html,
     code,
     element,
+    joined,
     missing,
     path_text,
     share_bar,
@@ -20,9 +21,10 @@ from trackside.report.html.markup import (
 )
 from trackside.report.html.section import Section, panel
 from trackside.runs import Run
-from trackside.text import count, percent, seconds, with_prefix
+from trackside.text import count, percent, percent_of_peak, seconds, with_prefix
 from trackside.trace.capture_row import CaptureRow, analysed_captures
 from trackside.trace.rates import step_rate
+from trackside.trace.tables import OpRow
 from trackside.trace.trace_report import TraceReport
 
 _MAX_CAPTURES = 5
@@ -33,7 +35,7 @@ _PHASES = {
     "backward": "Its gradient.",
     "recompute": "What jax.checkpoint computes again in the backward pass.",
     "optimizer": "The update of the parameters.",
-    "other": "Metrics, gradient synchronisation, copies, and what the compiler made up without a name.",
+    "other": "Metrics, gradient synchronization, copies, and what the compiler made up without a name.",
 }
 
 
@@ -44,13 +46,13 @@ def build(run: Run) -> Section:
     if not captures:
         text = "No capture yet. Take one with "
         how = code("TrainerConfig(callbacks=[JaxProfilerConfig(profile_first_step=10, profile_n_steps=10)])")
-        return Section("profile", "Profile", [missing(text, how, "."), _failures(failed)])
+        return Section("profile", "Profile", _failures(failed), missing=[joined(text, how, ".")])
     charts = [scope_tree.scope_chart(report, f"scopes-{index}") for index, (_, report) in enumerate(captures)]
     shown = [
-        _capture(capture, report, chart, index)
+        _capture(capture, report, chart, index, run.path)
         for index, ((capture, report), chart) in enumerate(zip(captures, charts, strict=True))
     ]
-    lead = f"{count(len(run.captures), 'capture')} of a few steps, analysed by the scopes of your program."
+    lead = f"{count(len(run.captures), 'capture')} of a few steps, analyzed by the scopes of your program."
     return Section(
         "profile", "Profile", [_tabs([capture for capture, _ in captures]), shown, _failures(failed)], lead, charts
     )
@@ -72,14 +74,15 @@ def _tabs(captures: Sequence[CaptureRow]) -> Html | None:
     return element("div", buttons, class_="segmented tabs", role="group", aria_label="capture")
 
 
-def _capture(capture: CaptureRow, report: TraceReport, chart: Chart, index: int) -> Html:
+def _capture(capture: CaptureRow, report: TraceReport, chart: Chart, index: int, run_path: Path) -> Html:
     content = [
-        _figures(capture, report),
+        _figures(capture, report, run_path),
         panel(
             "Device time by scope and phase",
+            scope_list.scope_list(report),
             _legend(report),
             chart=chart,
-            note="Click a scope to open it, and the bar above to go back.",
+            note=element("span", "Click a scope to open it, and the bar above to go back.", class_="wide-only"),
         ),
         element(
             "div", panel("Source lines", _source_table(report)), panel("By kind", _kind_table(report)), class_="pair"
@@ -90,7 +93,7 @@ def _capture(capture: CaptureRow, report: TraceReport, chart: Chart, index: int)
     return element("div", content, id=f"capture-{index}", class_="capture", hidden=index > 0)
 
 
-def _figures(capture: CaptureRow, report: TraceReport) -> Html:
+def _figures(capture: CaptureRow, report: TraceReport, run_path: Path) -> Html:
     time, coverage, rate = report.step_time, report.coverage, step_rate(report)
     figures: list[tuple[Child, str]] = [("steps", f"{capture.first_step:,} to {capture.last_step:,}")]
     figures.append(("why", capture.reason or "requested"))
@@ -102,15 +105,29 @@ def _figures(capture: CaptureRow, report: TraceReport) -> Html:
         explanation = "Matrix products and convolutions of a step, over the step time."
         figures.append((term("achieved", explanation), with_prefix(rate, "FLOP/s")))
     if capture.utilisation is not None:
-        figures.append(("of the peak", percent(capture.utilisation)))
+        figures.append(("of the peak", percent_of_peak(capture.utilisation, capture.utilisation_range)))
     if coverage.resolved_share is not None:
         explanation = "The share of busy time whose operations say where they come from."
         figures.append((term("attributed", explanation), percent(coverage.resolved_share)))
+    if coverage.estimated_share:
+        explanation = "One kernel computes for several scopes or phases; its time is split by what its parts cost."
+        figures.append((term("split by estimate", explanation), percent(coverage.estimated_share)))
+    if coverage.unsplit_share:
+        explanation = "Fused kernels of which the capture does not say what their parts cost."
+        figures.append((term("not split", explanation), percent(coverage.unsplit_share)))
     listed = [element("div", element("dt", name), element("dd", value)) for name, value in figures]
-    path = element("p", "The capture is in ", code(capture.path), class_="note")
+    path = element("p", "The capture is in ", code(_short_path(capture.path, run_path)), class_="note")
     notes = [element("li", note) for note in capture.notes]
     shown_notes = element("ul", notes, class_="note") if notes else None
     return element("div", element("dl", listed, class_="evidence"), shown_notes, path, class_="panel slim")
+
+
+def _short_path(path: str, run_path: Path) -> str:
+    """The path within the run, which is where the report is; in full if it is elsewhere."""
+    try:
+        return str(PurePath(path).relative_to(run_path.absolute()))
+    except ValueError:
+        return path
 
 
 def _legend(report: TraceReport) -> Html:
@@ -128,13 +145,19 @@ def _legend(report: TraceReport) -> Html:
 
 
 def _times(
-    report: TraceReport, busy_s: float, share: float, largest: float, colour: str = "accent"
+    report: TraceReport,
+    busy_s: float,
+    share: float,
+    largest: float,
+    colour: str = "accent",
+    *,
+    is_estimated: bool = False,
 ) -> list[Child | Cell]:
     """The cells of a time: per step, as a share, and as a bar."""
     each_s = report.per_step(busy_s)
     return [
         Cell("" if each_s is None else seconds(each_s), busy_s),
-        Cell(f"{100 * share:.1f} %", share),
+        Cell(f"{'~' if is_estimated else ''}{100 * share:.1f} %", share),
         Cell(share_bar(share / largest if largest else 0.0, colour), share),
     ]
 
@@ -157,11 +180,17 @@ def _source_table(report: TraceReport) -> Html:
         [
             Cell(_source(row.file, row.line), f"{row.file}:{row.line}"),
             row.function,
-            *_times(report, row.busy_s, row.share, largest),
+            *_times(report, row.busy_s, row.share, largest, is_estimated=row.estimated_s > 0),
         ]
         for row in rows[:_MAX_ROWS]
     ]
-    return element("div", table(columns, cells, "Device time by source line"), _more(len(rows)))
+    return element("div", table(columns, cells, "Device time by source line"), _more(len(rows)), _estimate_note(report))
+
+
+def _estimate_note(report: TraceReport) -> Html | None:
+    if not report.sources.coverage.estimated_s:
+        return None
+    return element("p", "~ includes parts of kernels that compute for several lines, by estimate.", class_="note")
 
 
 def _op_table(report: TraceReport) -> Html:
@@ -178,13 +207,20 @@ def _op_table(report: TraceReport) -> Html:
         [
             row.op,
             row.category,
-            path_text(row.scope),
+            _scope_cell(row),
             row.phase,
             *_times(report, row.busy_s, row.share, largest, f"phase-{row.phase}"),
         ]
         for row in rows[:_MAX_ROWS]
     ]
     return element("div", table(columns, cells, "Device time by operation"), _more(len(rows)))
+
+
+def _scope_cell(row: OpRow) -> Html:
+    """The scope that an operation is named after, and how many more it computes for."""
+    if row.num_scopes < 2:
+        return path_text(row.scope)
+    return joined(path_text(row.scope), f" and {count(row.num_scopes - 1, 'more scope')}")
 
 
 def _kind_table(report: TraceReport) -> Html:

@@ -56,7 +56,7 @@ def _sections(summary: RunSummary, run: Run) -> list[Section | None]:
     """Figures come from the summary; the run has the series that charts show, and its configuration."""
     return [
         finding_cards.build(summary),
-        metric_charts.build(run.metrics, summary.best, summary.started_at),
+        metric_charts.build(run.metrics, summary.best, run.axes),
         step_time_chart.build(summary, run),
         ledger_chart.build(summary, run.metrics.get("time")),
         device_use.build(run),

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trackside.report.html.charts import Chart, label
-from trackside.text import percent, seconds, with_prefix
+from trackside.report.html.charts import Chart
+from trackside.text import chart_label, percent, seconds, with_prefix
 from trackside.trace.scopes import PHASES
 from trackside.trace.tables import NO_SCOPE
 from trackside.trace.trace_report import TraceReport
@@ -15,21 +15,26 @@ _MIN_RATE_SHARE = 0.01
 
 
 @dataclass
-class _Node:
+class ScopeNode:
+    """A scope: its time by phase, and what is in it."""
+
     name: str
     path: str
     phases: dict[str, float] = field(default_factory=dict)
-    """Busy seconds by phase, of the scope and all that lies under it."""
+    """Busy seconds by phase, of the scope and everything in it."""
     own: dict[str, float] = field(default_factory=dict)
     """Those of the scope itself."""
+    estimated_s: float = 0.0
+    """What of the time is parts of kernels that compute for several scopes, by estimate."""
     flops: float = 0.0
-    """Of one step, on all devices, of the scope and all that lies under it."""
+    """Of one step, on all devices, of the scope and everything in it."""
     phase_flops: dict[str, float] = field(default_factory=dict)
     """Of the scope itself."""
-    children: dict[str, "_Node"] = field(default_factory=dict)
+    children: dict[str, "ScopeNode"] = field(default_factory=dict)
 
     @property
     def busy_s(self) -> float:
+        """Busy seconds of the scope and everything in it."""
         return sum(self.phases.values())
 
 
@@ -40,7 +45,7 @@ def scope_chart(report: TraceReport, chart_id: str) -> Chart:
         report: The capture's report.
         chart_id: The chart's place in the page.
     """
-    root = _tree(report)
+    root = scope_nodes(report)
     drawn = _Drawing(report, root.busy_s)
     drawn.add(root, None)
     trace = {
@@ -64,7 +69,7 @@ def scope_chart(report: TraceReport, chart_id: str) -> Chart:
     }
     layout = {"margin": {"l": 0, "r": 0, "t": 26, "b": 0}}
     return Chart(
-        chart_id, "Device time by scope and phase, as an icicle", [trace], layout, size="large", has_legend=False
+        chart_id, "Device time by scope and phase, as an icicle", [trace], layout, size="large icicle", has_legend=False
     )
 
 
@@ -73,18 +78,25 @@ def phases_of(report: TraceReport) -> list[str]:
     return [phase for phase, busy_s in report.phases.items() if busy_s]
 
 
-def _tree(report: TraceReport) -> _Node:
-    root = _Node("all", "")
+def scope_nodes(report: TraceReport) -> ScopeNode:
+    """The scopes of a capture as a tree; the root has all of them.
+
+    Args:
+        report: The capture's report.
+    """
+    root = ScopeNode("all", "")
     for row in report.scopes:
         path = [NO_SCOPE] if row.scope == NO_SCOPE else row.scope.split("/")
         node = root
         _count(node.phases, row.phase, row.busy_s)
+        root.estimated_s += row.estimated_s
         for name in path:
-            node = node.children.setdefault(name, _Node(name, f"{node.path}/{name}".lstrip("/")))
+            node = node.children.setdefault(name, ScopeNode(name, f"{node.path}/{name}".lstrip("/")))
             _count(node.phases, row.phase, row.busy_s)
+            node.estimated_s += row.estimated_s
         _count(node.own, row.phase, row.busy_s)
     for row in () if report.flops is None else report.flops.rows:
-        node: _Node | None = root
+        node: ScopeNode | None = root
         root.flops += row.flops
         for name in row.scope or (NO_SCOPE,):
             node = node.children.get(name) if node is not None else None
@@ -114,15 +126,15 @@ class _Drawing:
         self.colours: list[str] = []
         self.text_colours: list[str] = []
 
-    def add(self, node: _Node, parent: int | None) -> None:
+    def add(self, node: ScopeNode, parent: int | None) -> None:
         """Draw a scope, those under it, and its own time by phase."""
         children, small = self._parted(node)
         is_one_phase = not children and not small and len(node.phases) == 1
         only_phase = next(iter(node.phases)) if is_one_phase else ""
         colour = f"--phase-{only_phase}" if is_one_phase else ("--tree-root" if parent is None else "--tree-scope")
         name = node.path or f"all of {self._report.step_program or 'the program'}"
-        rate = self._rate(node.flops, node.busy_s)
-        details = [*([only_phase] if is_one_phase else []), *rate]
+        estimated = [f"{percent(node.estimated_s / node.busy_s)} of it split by estimate"] if node.estimated_s else []
+        details = [*([only_phase] if is_one_phase else []), *estimated, *self._rate(node.flops, node.busy_s)]
         index = self._append(node.name, parent, node.busy_s, colour, name, details)
         for child in children:
             self.add(child, index)
@@ -135,23 +147,23 @@ class _Drawing:
                 title = f"{name}, {phase}" + (" (itself)" if children else "")
                 self._append(phase, index, own_s, f"--phase-{phase}", title, rate)
 
-    def _parted(self, node: _Node) -> tuple[list[_Node], list[_Node]]:
+    def _parted(self, node: ScopeNode) -> tuple[list[ScopeNode], list[ScopeNode]]:
         children = sorted(node.children.values(), key=lambda child: -child.busy_s)
         small = [child for child in children if child.busy_s < self._min_share * self._busy_s]
         return (children, []) if len(small) < 2 else (children[: -len(small)], small)
 
-    def _by_phase(self, node: _Node) -> Iterator[tuple[str, float]]:
+    def _by_phase(self, node: ScopeNode) -> Iterator[tuple[str, float]]:
         return ((phase, node.own[phase]) for phase in PHASES if node.own.get(phase))
 
     def _append(self, name: str, parent: int | None, busy_s: float, colour: str, title: str, details: list[str]) -> int:
         share = busy_s / self._busy_s
         each_s = self._report.per_step(busy_s)
         times = [f"{percent(share)} of busy time", *([] if each_s is None else [f"{seconds(each_s)} per step"])]
-        self.labels.append(label(name, 40))
+        self.labels.append(chart_label(name, 40))
         self.parents.append("" if parent is None else str(parent))
         self.values.append(busy_s * 1e6)
         self.shares.append(percent(share))
-        self.hovers.append("<br>".join(label(text, 120) for text in (title, *times, *details)))
+        self.hovers.append("<br>".join(chart_label(text, 120) for text in (title, *times, *details)))
         self.colours.append(colour)
         self.text_colours.append("--on-phase" if colour.startswith("--phase") else "--text")
         return len(self.labels) - 1

@@ -1,5 +1,6 @@
 """A section of the page: a title, what it says, and the charts in it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trackside.report.html.charts import Chart
@@ -12,16 +13,29 @@ class Section:
 
     id: str
     title: str
-    content: Child
+    content: Child = None
+    """What it shows; None if there is nothing, and then it takes no room."""
     lead: Child = None
     """One or two sentences below the title: the main result."""
     charts: list[Chart] = field(default_factory=list)
+    missing: list[Html] = field(default_factory=list)
+    """What was not measured and how to get it, one sentence or two each; the page lists all of them at its end."""
 
     def render(self) -> Html:
         """As HTML."""
         heading = element("h2", self.title, id=f"{self.id}-title")
         lead = element("p", self.lead, class_="lead") if self.lead else None
         return element("section", heading, lead, self.content, id=self.id, aria_labelledby=f"{self.id}-title")
+
+
+def not_measured(sections: Sequence[Section]) -> Section:
+    """What the sections miss, in one list; without content if nothing is missing."""
+    hints = [
+        element("li", element("strong", section.title), ": ", sentence)
+        for section in sections
+        for sentence in section.missing
+    ]
+    return Section("not-measured", "Not measured", element("ul", hints, class_="hints") if hints else None)
 
 
 def panel(

@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from trackside.report.downsample import spike_indices
 from trackside.report.html import event_lanes
 from trackside.report.html.charts import MAX_POINTS, Chart, View, as_interval_means, line, numbers, time_unit
-from trackside.report.html.markup import code, missing
+from trackside.report.html.markup import code, joined
 from trackside.report.html.section import Section, panel
 from trackside.report.run_summary import RunSummary
 from trackside.report.step_time_summary import StepTimeSummary
 from trackside.runs import Run, StepTimes
+from trackside.runs.downsample import spike_indices
+from trackside.runs.step_time_levels import clean_levels
 from trackside.text import seconds
 
 _MAX_MARKERS = 400
@@ -21,8 +22,6 @@ _REASONS = {
     "disturbed": "with a capture, validation or checkpoint",
     "not_timed": "not timed",
 }
-_MAX_BRIDGED = 5
-"""The line bridges a gap of up to this many log intervals."""
 _LOG_FACTOR = 20
 """Above this ratio of the longest time to the median, a linear axis would show only the longest."""
 
@@ -37,8 +36,8 @@ def build(summary: RunSummary, run: Run) -> Section:
     times = run.step_times
     if not len(times):
         text = "No step was timed. Log rows carry the step time; log every few steps with "
-        content = missing(text, code("LoggerConfig(log_every_n_steps=...)"), ".")
-        return Section("step-time", "Step time", content)
+        hint = joined(text, code("LoggerConfig(log_every_n_steps=...)"), ".")
+        return Section("step-time", "Step time", missing=[hint])
     chart = _chart(run, times)
     content = panel("Time per step over the run", chart=chart, note=_note(summary.step_time))
     return Section("step-time", "Step time", content, lead=_lead(summary.step_time), charts=[chart])
@@ -111,7 +110,8 @@ def _time_traces(times: StepTimes, size: float, unit: str) -> list[dict[str, Any
         ),
     ]
     hover = f"step %{{x}}: %{{y:.4g}} {unit}"
-    steps, values = _levels(times, scaled)
+    steps, levels_s = clean_levels(times)
+    values = levels_s / size
     kept = spike_indices(values, MAX_POINTS)
     hint = hover + "<extra></extra>"
     undisturbed = line(steps[kept], values[kept], "undisturbed", "--accent", hovertemplate=hint)
@@ -132,22 +132,6 @@ def _time_traces(times: StepTimes, size: float, unit: str) -> list[dict[str, Any
                 }
             )
     return traces if times.clean.any() else traces[1:]
-
-
-def _levels(times: StepTimes, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The line through the clean intervals, with a gap where there was none for long: a line across would be invented.
-
-    A level begins where its own interval begins, or at the end of the level before it if that is near.
-    """
-    ends, values, num_steps = times.step[times.clean], scaled[times.clean], times.num_steps[times.clean]
-    if not len(ends):
-        return ends, values
-    breaks = np.flatnonzero(np.diff(ends) > _MAX_BRIDGED * np.median(times.num_steps)) + 1
-    begins = np.insert(breaks, 0, 0)
-    steps = np.insert(ends, np.append(begins, breaks), np.append((ends - num_steps)[begins], ends[breaks - 1]))
-    levels = np.insert(values, np.append(begins, breaks), np.append(values[begins], np.full(len(breaks), np.nan)))
-    order = np.argsort(steps, kind="stable")
-    return steps[order], levels[order]
 
 
 def _lane_trace(title: str, marks: list[event_lanes.Mark], row: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_compile_cache")]
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script> &lt;b&gt; %{x} $a$ \"'" + "w" * 200
 CHARTS = [
+    "metric-0",
     *("spread-chart", "course-chart", "parts-chart", "parts-change-chart"),
     *("scopes-change-chart", "operations-change-chart"),
 ]
@@ -132,9 +133,9 @@ def test_legend_takes_a_run_away_with_its_undisturbed_step(shown: Opened) -> Non
     before = shown.page.evaluate(count)
     key = shown.page.locator("#course-chart").locator("xpath=preceding-sibling::div[@class='keys']//button").first
     key.click()
-    shown.page.wait_for_function(f"{count} === {before} / 2")
+    shown.wait_until(f"{count} === {before} / 2")
     shown.page.locator("#course-chart").locator("xpath=preceding-sibling::div[@class='keys']//button").first.click()
-    shown.page.wait_for_function(f"{count} === {before}")
+    shown.wait_until(f"{count} === {before}")
 
 
 def test_tables_sort_by_change(shown: Opened) -> None:
@@ -159,7 +160,7 @@ def test_dark_scheme_changes_the_charts(shown: Opened) -> None:
     shown.draw("parts-change-chart")
     light = shown.layout("parts-change-chart", "font.color")
     shown.page.emulate_media(color_scheme="dark")
-    shown.page.wait_for_function(
+    shown.wait_until(
         "before => document.getElementById('parts-change-chart')._fullLayout.font.color !== before", arg=light
     )
     shown.page.emulate_media(color_scheme="light")

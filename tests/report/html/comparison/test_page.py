@@ -8,15 +8,18 @@ import pytest
 
 from tests.compare.written_runs import write_run
 from tests.report.html.test_report_page import MAX_BYTES, Page, policy_hash
+from tests.runs.written import WrittenRun
 from trackside.compare import Cause, Comparison, Difference, StepTimeChange, compare_runs
+from trackside.compare.disturbance import StepSeries
+from trackside.compare.metric_changes import metric_changes
 from trackside.compare.sides import Side
 from trackside.compare.traced_steps import TracedSteps
-from trackside.compare.undisturbed_step import StepSeries
 from trackside.errors import ConfigError
 from trackside.report import render_comparison_html, write_comparison_html
 from trackside.report.html.assets import plotly_library
+from trackside.runs import MetricTable
 
-SECTIONS = ["verdict", "step-time", "time", "device", "memory", "compiles", "configs"]
+SECTIONS = ["verdict", "metrics", "step-time", "time", "device", "memory", "compiles", "configs"]
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,7 @@ def named_comparison(text: str) -> Comparison:
             trace=capture_of(text),
             config={text: number},
             environment={text: text + number},
+            metrics={"val": table_of(text)},
         )  # type: ignore[arg-type]
         for number in "12"
     ]
@@ -67,9 +71,15 @@ def named_comparison(text: str) -> Comparison:
         ops=(Difference(text, 1e-3, 2e-3, "s", 5e-4, 2e-3, phase="forward", scope=text),),
         memory=(Difference(text, 1.0, 2.0, "bytes", is_exact=True),),
         compiles=(Difference(text, 1, 2, "count", is_exact=True), Difference(text, 1.0, 2.0, "s")),
+        metrics=metric_changes(sides[0], sides[1]),
         causes=(Cause("config_changed", text, {text: text}, text, 1e-3),),
         notes=(text,),
     )
+
+
+def table_of(name: str) -> MetricTable:
+    """Two validations of one metric."""
+    return MetricTable(np.array([1, 2]), np.array([1, 1]), np.array([5.0, 6.0]), {name: np.array([2.0, 1.0])})
 
 
 def capture_of(source: str) -> TracedSteps:
@@ -84,8 +94,9 @@ def section_of(text: str, section: str) -> str:
 
 
 def test_sections_come_in_order(page: Page) -> None:
-    """The verdict comes first, what the runs were made of last."""
-    assert page.sections == SECTIONS
+    """The verdict comes first, what the runs were made of last. What was not measured takes one list at the end."""
+    assert Page(render_comparison_html(named_comparison("a"))).sections == SECTIONS
+    assert page.sections == ["verdict", "metrics", "step-time", "time", "not-measured"]
 
 
 def test_nothing_refers_to_the_outside(page: Page) -> None:
@@ -113,7 +124,7 @@ def test_verdict_tells_change_interval_and_limit(slower: Comparison) -> None:
     header, verdict = text.split("</header>")[0], section_of(text, "verdict")
     assert re.search(r'class="status bad"><span[^>]*>slower</span>', header)
     assert ">Regression<" in header
-    assert "A step of after takes 20.0 % longer than one of before." in verdict
+    assert "A step of after takes 20.0 % more time than one of before." in verdict
     assert re.search(r"\+20\.0 %, 95 % interval \+1\d\.\d % to \+2\d\.\d %", verdict)
     assert 'class="verdict severe"' in verdict
 
@@ -252,11 +263,20 @@ def test_compiles_stand_in_one_row_per_function() -> None:
 
 
 def test_what_was_not_measured_says_how_to_get_it() -> None:
-    """Runs without a single row of measurement have every section, a sentence in each, and no chart."""
+    """Runs without a row of measurement have no section but the verdict and a list of what is not there."""
     text = render_comparison_html(comparison_of(notes=("a has no capture",)))
     assert Page(text).charts() == {}
-    for section in SECTIONS[1:]:
-        assert 'class="missing"' in section_of(text, section), section
+    assert Page(text).sections == ["verdict", "not-measured"]
+    for title in (
+        "Losses and metrics",
+        "Step time",
+        "Where the time went",
+        "Device time",
+        "Memory",
+        "Compilation",
+        "Configuration",
+    ):
+        assert f"<li><strong>{title}" in section_of(text, "not-measured")
     assert "a has no capture" in section_of(text, "verdict")
 
 
@@ -279,7 +299,7 @@ def test_chart_names_are_escaped_for_plotly() -> None:
     """No name, label or text of a chart holds markup; what a hover label breaks lines with is our own."""
     shown = []
     for chart in Page(render_comparison_html(named_comparison("<b>x</b>"))).charts().values():
-        shown += chart["layout"]["yaxis"].get("ticktext", [])
+        shown += chart["layout"].get("yaxis", {}).get("ticktext", [])
         for trace in chart["traces"]:
             shown += [trace["name"], *trace.get("customdata", [])]
     assert [text for text in shown if "<" in text.replace("<br>", "")] == []
@@ -301,3 +321,22 @@ def test_file_that_cannot_be_written_is_named(slower: Comparison, tmp_path: Path
     with pytest.raises(ConfigError, match=re.escape(f"path: cannot write the comparison to {str(target)!r}")):
         write_comparison_html(slower, target)
     assert [file.name for file in tmp_path.iterdir()] == ["comparison.html"]
+
+
+def test_losses_of_both_runs_are_in_one_chart(tmp_path: Path) -> None:
+    """Training and validation of both runs are drawn together, over steps, time or examples, with their values."""
+    for name, factor in (("before", 1.0), ("after", 0.5)):
+        run = WrittenRun(tmp_path / name).leg()
+        for step in (10, 20, 30):
+            run.metrics(step, loss_mean=factor / step).metrics(step, "val", loss=2 * factor / step)
+        run.ledger(30, 30, device_wait=1.0).end(step=30)
+    text = render_comparison_html(compare_runs(tmp_path / "before", tmp_path / "after"))
+    (chart,) = [chart for name, chart in Page(text).charts().items() if name.startswith("metric-")]
+    assert [trace["name"] for trace in chart["traces"]] == [
+        *("before: train", "before: val", "after: train", "after: val")
+    ]
+    assert chart["axes"]["examples"]["x"][0] == [80, 160, 240]
+    section = section_of(text, "metrics")
+    assert "The best val_loss is 0.06667 before and 0.03333 after (lower is better)." in section
+    assert "better</span>" in section
+    assert "nothing is interpolated" in section

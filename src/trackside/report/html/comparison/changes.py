@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trackside.compare import Difference
-from trackside.report.html.charts import Chart, label, numbers, time_unit
+from trackside.report.html.charts import Chart, numbers, time_unit
 from trackside.report.html.comparison.values import (
     EXPLANATIONS,
     Judgement,
@@ -17,6 +17,7 @@ from trackside.report.html.comparison.values import (
     value_text,
 )
 from trackside.report.html.markup import Cell, Column, Html, element, table, term
+from trackside.text import chart_label
 
 BEFORE_COLOUR, AFTER_COLOUR = "--series-4", "--accent"
 """Of the first and the second run, in every chart."""
@@ -111,7 +112,7 @@ def values_chart(
             "orientation": "h",
             "x": numbers([(value or 0.0) / size for value in values]),
             "y": list(range(len(differences))),
-            "name": label(name),
+            "name": chart_label(name),
             "marker": {"color": colour},
             "customdata": [_hover(one, name_of, largest) for one in differences],
             "hovertemplate": "%{customdata}<extra></extra>",
@@ -136,7 +137,7 @@ def _name_axis(differences: Sequence[Difference], name_of: NameOf) -> dict[str, 
     """Names at numbered places, so that two names cut to the same text stay two."""
     return {
         "tickvals": list(range(len(differences))),
-        "ticktext": [label(name_of(one), MAX_AXIS_LABEL) for one in differences],
+        "ticktext": [chart_label(name_of(one), MAX_AXIS_LABEL) for one in differences],
         "range": [len(differences) - 0.4, -0.6],
         "fixedrange": True,
         "showgrid": False,
@@ -156,7 +157,7 @@ def _gap(num_rows: int) -> float:
 def _hover(one: Difference, name_of: NameOf, largest: float) -> str:
     interval = interval_text(one)
     lines = [
-        *(label(text) for text in _full_names(one, name_of)),
+        *(chart_label(text) for text in _full_names(one, name_of)),
         f"{value_text(one, one.before)} → {value_text(one, one.after)}",
         f"{change_text(one)}{f', 95 % interval {interval}' if interval else ''}",
         judge(one, largest),
@@ -213,12 +214,12 @@ def change_table(
 
 
 def _softened(one: Difference, text: str, largest: float) -> Html:
-    """A change that is not significant is shown in a soft colour."""
+    """A change that is not significant is shown in a soft color."""
     return element("span", text, class_=None if is_relevant(judge(one, largest)) else "soft")
 
 
 def _interval_column() -> Column:
-    explanation = "The confidence interval of the change, from a block bootstrap over neighbouring steps."
+    explanation = "The confidence interval of the change, from a block bootstrap over neighboring steps."
     return Column("95 % interval", is_number=True, is_minor=True, explanation=explanation)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from trackside.compare import Comparison
 from trackside.compare.run_causes import flat_config
-from trackside.report.html.markup import Column, Html, element, missing, table
+from trackside.report.html.markup import Column, Html, element, joined, table
 from trackside.report.html.section import Section, panel
 from trackside.text import count, head
 
@@ -20,17 +20,23 @@ _INCIDENTAL = frozenset({"pid", "process_index"})
 def build(comparison: Comparison) -> Section:
     """The section."""
     before, after = comparison.before, comparison.after
-    content = [
-        _panel("Configuration", before.config, after.config),
-        _panel("Environment", before.environment, after.environment),
-    ]
+    recorded = {
+        "Configuration": (before.config, after.config),
+        "Environment": (before.environment, after.environment),
+    }
+    content = [_panel(title, *pair) for title, pair in recorded.items() if all(pair)]
     note = element("p", "Names and output paths of the runs are left out.", class_="note")
-    return Section("configs", "Configuration and environment", [*content, note])
+    missing = [title.lower() for title, pair in recorded.items() if not all(pair)]
+    hint = joined(f"Not both runs recorded their {' and '.join(missing)}, so these are not compared.")
+    return Section(
+        "configs",
+        "Configuration and environment",
+        [*content, note] if content else None,
+        missing=[hint] if missing else [],
+    )
 
 
 def _panel(title: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Html:
-    if not before or not after:
-        return panel(title, missing("Only recorded by one of the runs or none, so there is nothing to compare."))
     first, second = dict(flat_config(before)), dict(flat_config(after))
     names = [name for name in dict.fromkeys((*first, *second)) if name not in _INCIDENTAL]
     changed = [name for name in names if first.get(name, _NOT_SET) != second.get(name, _NOT_SET)]

@@ -6,7 +6,7 @@ from trackside.compare import Comparison, Difference
 from trackside.report.html.charts import Chart
 from trackside.report.html.comparison.changes import MAX_AXIS_LABEL, change_chart, change_table
 from trackside.report.html.comparison.values import Judgement, is_relevant, judge, largest_value
-from trackside.report.html.markup import Child, Html, code, element, joined, missing, path_text
+from trackside.report.html.markup import Child, Html, code, element, joined, path_text
 from trackside.report.html.section import Section, panel
 from trackside.text import count, head
 
@@ -20,7 +20,7 @@ def build(comparison: Comparison) -> Section:
     """The section."""
     if not comparison.scopes:
         how = code("TrainerConfig(callbacks=[JaxProfilerConfig(profile_first_step=10, profile_n_steps=10)])")
-        return Section("device", "Device time", missing("Both runs need a capture. Take one with ", how, "."))
+        return Section("device", "Device time", missing=[joined("Both runs need a capture. Take one with ", how, ".")])
     content: list[Child] = []
     charts: list[Chart] = []
     for noun, differences in (("scope", comparison.scopes), ("operation", comparison.ops)):
@@ -60,7 +60,7 @@ def _box(noun: str, title: str, ranked: Sequence[Difference], chart: Chart) -> H
     shown = ranked[:_MAX_ROWS]
     largest = largest_value(ranked)
     rows = change_table(noun, shown, _row_name, f"{title}: device time per step", largest)
-    note = "Device time per step, median of the captured steps. Red is more, green is less, grey is not significant."
+    note = "Device time per step, median of the captured steps. Red is more, green is less, gray is not significant."
     if len(ranked) > len(shown):
         note += f" The first {len(shown)} of {len(ranked):,}; trackside compare --json has all of them."
     if any(is_relevant(one) or one == "no interval" for one in _judged(ranked)):

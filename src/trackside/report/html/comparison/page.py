@@ -6,7 +6,7 @@ from pathlib import Path
 from trackside.compare import Comparison
 from trackside.compare.sides import Side
 from trackside.profiling.ledger_text import part_name
-from trackside.report.html.comparison import configs, device_times, resources, step_times, time_parts, verdict
+from trackside.report.html.comparison import configs, device_times, metrics, resources, step_times, time_parts, verdict
 from trackside.report.html.comparison.values import (
     before_and_after,
     change_text,
@@ -15,7 +15,7 @@ from trackside.report.html.comparison.values import (
 )
 from trackside.report.html.document import render_document, tile, write_document
 from trackside.report.html.markup import Html, element, path_text, term
-from trackside.text import percent, seconds
+from trackside.text import four_digits, percent, seconds
 
 _VERDICTS = {
     "slower": ("bad", "The whole confidence interval of the change is above zero."),
@@ -49,6 +49,7 @@ def render_comparison_html(comparison: Comparison) -> str:
     """
     builders = (
         verdict.build,
+        metrics.build,
         step_times.build,
         time_parts.build,
         device_times.build,
@@ -102,10 +103,22 @@ def _tiles(comparison: Comparison) -> Iterator[Html]:
         values = before_and_after(seconds(time.median_before_s), seconds(time.median_after_s))
         yield tile(term(f"Median {time.per}", "Over all clean steps, noise included."), values, f"{share}, with noise")
     yield from _part_tiles(comparison)
+    yield from _metric_tiles(comparison)
     if comparison.max_slowdown is not None:
         word = "Regression" if comparison.is_regression else "Passed"
         explanation = "A regression is a statistically significant slowdown beyond the limit."
         yield tile(term("Limit", explanation), word, f"at most {percent(comparison.max_slowdown)} slower")
+
+
+def _metric_tiles(comparison: Comparison) -> Iterator[Html]:
+    """The best value of the metric by which the runs are judged."""
+    judged = next((one for one in comparison.metrics if one.is_judged), None)
+    if judged is None or judged.best.before is None or judged.best.after is None:
+        return
+    values = [four_digits(one.value) for one in (judged.best.before, judged.best.after) if one.value is not None]
+    if len(values) == 2:
+        detail = f"before → after; {'lower' if judged.direction == 'min' else 'higher'} is better"
+        yield tile(f"Best {judged.label}", before_and_after(*values), detail)
 
 
 def _part_tiles(comparison: Comparison) -> Iterator[Html]:

@@ -3,7 +3,7 @@
 from trackside.compare import Comparison, Difference
 from trackside.report.html.comparison.changes import change_table
 from trackside.report.html.comparison.values import before_and_after, change_text, value_text
-from trackside.report.html.markup import Cell, Column, Html, code, missing, table
+from trackside.report.html.markup import Cell, Column, Html, code, joined, table
 from trackside.report.html.section import Section, panel
 from trackside.text import count
 
@@ -15,8 +15,9 @@ def build_memory(comparison: Comparison) -> Section:
     found = comparison.memory
     if not found:
         how = code("MemoryProfileConfig(profile_every_n_steps=100)")
-        text = "Memory was not measured in both runs. Add "
-        return Section("memory", "Memory", missing(text, how, " to ", code("TrainerConfig(callbacks=[...])"), "."))
+        text = "It was not measured in both runs. Add "
+        hint = joined(text, how, " to ", code("TrainerConfig(callbacks=[...])"), ".")
+        return Section("memory", "Memory", missing=[hint])
     changed = sum(one.is_significant for one in found)
     lead = f"{changed} of {count(len(found), 'figure')} changed." if changed else "No figure changed significantly."
     note = "Peaks, and the most that each owner held. “program” is the compiler's plan for one step."
@@ -34,7 +35,7 @@ def build_compiles(comparison: Comparison) -> Section:
         text = "Captures do not record compiles; compare the runs."
         if comparison.before.kind == "run":
             text = "Neither run recorded compiles."
-        return Section("compiles", "Compilation", missing(text))
+        return Section("compiles", "Compilation", missing=[joined(text)])
     numbers = [one for one in comparison.compiles if one.unit == "count"]
     times = {one.name: one for one in comparison.compiles if one.unit == "s"}
     changed = [one for one in numbers if one.change]

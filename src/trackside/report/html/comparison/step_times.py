@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from trackside.compare import Comparison
-from trackside.compare.undisturbed_step import StepSeries
-from trackside.report.downsample import spike_indices
-from trackside.report.html.charts import MAX_POINTS, Chart, View, as_interval_means, label, line, numbers, time_unit
+from trackside.compare.disturbance import StepSeries
+from trackside.report.html.charts import MAX_POINTS, Chart, View, as_interval_means, line, numbers, time_unit
 from trackside.report.html.comparison.changes import AFTER_COLOUR, BEFORE_COLOUR
 from trackside.report.html.comparison.values import run_labels
-from trackside.report.html.markup import code, element, missing
+from trackside.report.html.markup import code, element, joined
 from trackside.report.html.section import Section, panel
-from trackside.text import percent, seconds
+from trackside.runs.downsample import spike_indices
+from trackside.text import chart_label, percent, seconds
 
 _LOG_FACTOR = 20
 """Above this ratio of the longest time to the median, a linear axis would show only the longest."""
@@ -46,7 +46,8 @@ def build(comparison: Comparison) -> Section:
     curves = [_Curve(*side, time.per) for side in sides if len(side[2].seconds)]
     if not curves:
         text = "Neither run has a clean step time. Log every few steps with "
-        return Section("step-time", "Step time", missing(text, code("LoggerConfig(log_every_n_steps=...)"), "."))
+        hint = joined(text, code("LoggerConfig(log_every_n_steps=...)"), ".")
+        return Section("step-time", "Step time", missing=[hint])
     size, unit = time_unit(float(np.median(np.concatenate([curve.times for curve in curves]))))
     distribution, beyond = _distribution(curves, size, f"{unit} per {time.per}")
     course = _course(curves, size, unit, time.per)
@@ -122,7 +123,7 @@ def _steps_trace(edges: np.ndarray, shares: np.ndarray, curve: _Curve, title: st
         "mode": "lines",
         "x": numbers(np.repeat(edges, 2)),
         "y": numbers(np.concatenate([[0.0], np.repeat(shares, 2), [0.0]])),
-        "name": label(curve.name),
+        "name": chart_label(curve.name),
         "fill": "tozeroy",
         "line": {"color": curve.colour, "width": 1.6},
         "marker": {"color": curve.colour},
@@ -137,7 +138,7 @@ def _level_trace(x: list[float], y: list[float], curve: _Curve) -> dict[str, Any
         "mode": "lines",
         "x": numbers(x),
         "y": numbers(y),
-        "name": label(curve.name),
+        "name": chart_label(curve.name),
         "showlegend": False,
         "line": {"color": curve.colour, "width": 1.6, "dash": "dash"},
         "marker": {"color": curve.colour},

@@ -5,10 +5,10 @@ from trackside.profiling.ledger import COMPILE
 from trackside.profiling.ledger_text import part_name
 from trackside.report.html.comparison.changes import change_chart, change_table, values_chart
 from trackside.report.html.comparison.values import change_text, is_relevant, judge, largest_value, run_labels
-from trackside.report.html.markup import element, missing
+from trackside.report.html.markup import element, joined
 from trackside.report.html.section import Section, panel
 
-_COLOURS = "Red is more, green is less, grey is not significant."
+_COLOURS = "Red is more, green is less, gray is not significant."
 
 
 def build(comparison: Comparison) -> Section:
@@ -17,7 +17,7 @@ def build(comparison: Comparison) -> Section:
         text = "Captures do not record the loop; compare the runs."
         if comparison.before.kind == "run":
             text = "Both runs need a ledger. A training with a log_path writes one about every ten seconds."
-        return Section("time", "Where the time went", missing(text))
+        return Section("time", "Where the time went", missing=[joined(text)])
     # Compile time is divided by all steps of a run: it would dwarf the rest, and a longer run has less of it per step.
     parts = sorted((one for one in comparison.parts if one.name != COMPILE), key=_size, reverse=True)
     has_interval = any(one.low is not None for one in parts)

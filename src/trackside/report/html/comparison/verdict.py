@@ -39,7 +39,7 @@ def _sentence(comparison: Comparison) -> str:
     time = comparison.step_time
     if time.verdict not in ("slower", "faster") or time.change is None:
         return comparison.headline
-    word = "longer" if time.verdict == "slower" else "less time"
+    word = "more time" if time.verdict == "slower" else "less time"
     before, after = comparison.before.name, comparison.after.name
     article = "A step" if time.per == "step" else "An example"
     return f"{article} of {after} takes {100 * abs(time.change):.1f} % {word} than one of {before}."
@@ -48,10 +48,12 @@ def _sentence(comparison: Comparison) -> str:
 def _basis(comparison: Comparison) -> Iterator[Html]:
     """The numbers behind the verdict."""
     time = comparison.step_time
-    if time.change is not None and time.low is not None and time.high is not None:
-        interval = f"{signed_percent(time.low)} to {signed_percent(time.high)}"
+    if time.change is not None:
+        interval = ""
+        if time.low is not None and time.high is not None:
+            interval = f", 95 % interval {signed_percent(time.low)} to {signed_percent(time.high)}"
         estimate = "estimate, too uncertain to judge" if time.problem else "change"
-        yield _fact(estimate, f"{signed_percent(time.change)}, 95 % interval {interval}")
+        yield _fact(estimate, f"{signed_percent(time.change)}{interval}")
     yield _fact(
         f"clean intervals of {count(time.steps_per_interval, 'step')}",
         f"{time.num_intervals[0]:,} before, {time.num_intervals[1]:,} after",
