@@ -1,6 +1,5 @@
 """The memory timeline of a training: its file, its rows, and that training does not notice."""
 
-import gc
 import json
 import logging
 import signal
@@ -23,6 +22,8 @@ from trackside.errors import ConfigError
 from trackside.logger import FileLoggerConfig, LoggerConfig
 from trackside.schedule import Every
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 KILLED = """
 import sys
 import time
@@ -33,12 +34,6 @@ profiler = MemoryProfiler(MemoryProfileConfig(sys.argv[1], 1))
 print("READY", flush=True)
 make_trainer().fit(make_loader(8), num_epochs=10**6, callbacks=[profiler])
 """
-
-
-@pytest.fixture(autouse=True)
-def no_garbage() -> None:
-    """Arrays that other tests have left behind go now, and not while this one counts."""
-    gc.collect()
 
 
 def profile(folder: Path, every_n_steps: int = 2, num_steps: int = 6, **trainer: Any) -> list[dict[str, Any]]:

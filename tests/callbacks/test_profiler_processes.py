@@ -1,6 +1,5 @@
 """Profiles of several processes: one each, under one session name."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import environment
 from trackside.trace import analyse_trace
 
 pytestmark = pytest.mark.slow
@@ -20,15 +20,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    environment.pop("XLA_FLAGS", None)  # the suite's eight devices
+    variables = environment()
+    variables.pop("XLA_FLAGS", None)  # of those who set eight devices by it
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.callbacks.process_script", str(index), str(port), str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=variables,
         )
         for index in range(2)
     ]

@@ -4,7 +4,14 @@ import sys
 
 import pytest
 
+from trackside.logger import environment as environment_module
 from trackside.logger.environment import gather_environment, git_state
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    """On a busy machine, git may take longer than a training waits for it."""
+    monkeypatch.setattr(environment_module, "GIT_TIMEOUT_S", 300.0)
 
 
 def git(directory, *arguments):

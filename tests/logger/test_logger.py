@@ -403,7 +403,7 @@ def test_text_goes_to_tools_and_event_file(make_logger, recording_tool, tmp_path
     assert logger.tools[0].shown("log_text") == [("sample", "once upon", 3, "default")]
     (row,) = rows_of(tmp_path, "text")
     assert (row["name"], row["text"], row["step"]) == ("sample", "once upon", 3)
-    with pytest.raises(MetricError, match="'sample' is a int"):
+    with pytest.raises(MetricError, match="'sample' is an int"):
         logger.log_text("sample", 3, step=3)  # pyright: ignore
 
 

@@ -106,3 +106,29 @@ def test_damaged_rows_of_earlier_legs_do_not_stop_a_training(tmp_path: Path, dam
     ledger = second.facts().ledger
     assert ledger is not None
     assert ledger.num_steps == 50
+
+
+def test_row_for_a_training_that_is_over(tmp_path: Path) -> None:
+    """A row can be added to a closed run, which stays closed and keeps its status; not to one that was not trained."""
+    log = open_log(tmp_path)
+    write_leg(log, 1, 20)
+    log.close("success", 20, 1)
+    log.append("ledger", step=20, **LedgerTotals(12.0, {"dispatch": 12.0}, num_steps=20).to_dict())
+    assert not log.is_open
+    assert [row["kind"] for row in rows_in(tmp_path)][-3:] == ["status", "format", "ledger"]
+    assert log.facts() == facts_from_events(rows_in(tmp_path))
+    untrained = open_log(tmp_path / "other")
+    untrained.close("", 0, 0)
+    num_rows = len(rows_in(tmp_path / "other"))
+    untrained.append("ledger", step=0)
+    assert len(rows_in(tmp_path / "other")) == num_rows
+
+
+def test_row_for_a_run_that_was_deleted(tmp_path: Path) -> None:
+    """Nothing is made again in the place of a run that is gone."""
+    log = open_log(tmp_path)
+    write_leg(log, 1, 20)
+    log.close("success", 20, 1)
+    (tmp_path / event_file_name(0)).unlink()
+    log.append("ledger", step=20)
+    assert not (tmp_path / event_file_name(0)).exists()

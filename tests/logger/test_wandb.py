@@ -39,7 +39,7 @@ def read_records(path):
 
 def wait_for_end(path):
     """W&B's own process writes the last records of a run a moment after it was finished."""
-    for _ in range(200):
+    for _ in range(6000):
         if any(record.WhichOneof("record_type") == "exit" for record in read_records(path)):
             return
         time.sleep(0.05)

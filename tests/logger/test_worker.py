@@ -21,7 +21,7 @@ def blocking_tool(recording_tool):
 
         def log_metrics(self, metrics, step, epoch, mode):
             self.has_started.set()
-            self.may_go_on.wait(10)
+            self.may_go_on.wait(300)
             super().log_metrics(metrics, step, epoch, mode)
 
     tool = Blocking()
@@ -73,7 +73,7 @@ def test_the_caller_does_not_wait(blocking_tool):
     runner = ThreadedToolRunner(blocking_tool)
     for step in range(50):
         log(runner, step)
-    assert blocking_tool.has_started.wait(10)
+    assert blocking_tool.has_started.wait(300)
     assert blocking_tool.rows() == []
     blocking_tool.may_go_on.set()
     runner.finalize("success")
@@ -84,7 +84,7 @@ def test_rows_without_room_are_dropped_and_counted(blocking_tool, caplog):
     """A full queue is reported once, with the tool's name, and again in total at the end."""
     runner = ThreadedToolRunner(blocking_tool, max_queued=3, max_wait_s=0.0)
     log(runner, 0)
-    assert blocking_tool.has_started.wait(10)
+    assert blocking_tool.has_started.wait(300)
     for step in range(1, 11):
         log(runner, step)
     assert runner.num_dropped == 7
@@ -100,7 +100,7 @@ def test_a_full_queue_is_waited_for_within_limits(blocking_tool, clock):
     """There is patience for a while; once it is used up, there is none."""
     runner = ThreadedToolRunner(blocking_tool, max_queued=1, max_wait_s=0.01, clock=clock)
     log(runner, 0)
-    assert blocking_tool.has_started.wait(10)
+    assert blocking_tool.has_started.wait(300)
     log(runner, 1)
     log(runner, 2)
     assert runner.num_dropped == 1
@@ -110,14 +110,14 @@ def test_a_full_queue_is_waited_for_within_limits(blocking_tool, clock):
 
 def test_room_that_comes_in_time_saves_the_row(blocking_tool):
     """Whoever waits for room gets it."""
-    runner = ThreadedToolRunner(blocking_tool, max_queued=1, max_wait_s=10.0)
+    runner = ThreadedToolRunner(blocking_tool, max_queued=1, max_wait_s=300.0)
     log(runner, 0)
-    assert blocking_tool.has_started.wait(10)
+    assert blocking_tool.has_started.wait(300)
     log(runner, 1)
     waiting = threading.Thread(target=log, args=(runner, 2))
     waiting.start()
     blocking_tool.may_go_on.set()
-    waiting.join(10)
+    waiting.join(300)
     runner.finalize("success")
     assert [row[1] for row in blocking_tool.rows()] == [0, 1, 2]
     assert runner.num_dropped == 0
@@ -144,7 +144,7 @@ def test_flush_and_finalize_give_up_on_a_tool_that_hangs(blocking_tool, caplog):
     blocking_tool.finalize_timeout_s = 0.01
     runner = ThreadedToolRunner(blocking_tool, flush_timeout_s=0.01)
     log(runner, 0)
-    assert blocking_tool.has_started.wait(10)
+    assert blocking_tool.has_started.wait(300)
     runner.flush()
     runner.finalize("success")
     flushing, finishing = errors(caplog)
@@ -209,7 +209,7 @@ def test_what_is_queued_does_not_change(make_logger, blocking_tool):
     """Metrics and arrays changed after the call reach the tool as they were."""
     logger = make_logger(tools=[lambda: blocking_tool])
     logger.log_host_metrics({"loss": 0.0}, step=0)
-    assert blocking_tool.has_started.wait(10)
+    assert blocking_tool.has_started.wait(300)
     metrics, values = {"loss": 1.0}, np.array([1.0, 2.0])
     logger.log_row(metrics, step=1)
     logger.log_histogram("weights", values, step=1)
@@ -231,3 +231,30 @@ def test_one_failing_tool_does_not_take_rows_from_another(make_logger, recording
     for step in range(3):
         logger.log_row({"loss": 1.0}, step=step)
     assert len(logger.tools[1].rows()) == 3
+
+
+def test_a_tool_that_is_behind_says_so_when_it_is_closed(blocking_tool):
+    """How many calls it still had to do, how many it never got, and how long closing took."""
+    reports = []
+    runner = ThreadedToolRunner(blocking_tool, max_queued=3, max_wait_s=0.0)
+    runner.on_closed = reports.append
+    log(runner, 1)
+    assert blocking_tool.has_started.wait(300)
+    for step in range(2, 7):
+        log(runner, step)
+    threading.Timer(0.05, blocking_tool.may_go_on.set).start()
+    runner.finalize("success")
+    assert [(one["num_waiting"], one["num_dropped"]) for one in reports] == [(3, 2)]
+    assert reports[0]["tool"] == "Blocking"
+    assert reports[0]["closing_s"] > 0
+
+
+def test_a_tool_that_keeps_up_says_nothing(recording_tool):
+    """There is nothing to say about it."""
+    reports = []
+    runner = ThreadedToolRunner(recording_tool())
+    runner.on_closed = reports.append
+    log(runner, 1)
+    runner.flush()
+    runner.finalize("success")
+    assert reports == []

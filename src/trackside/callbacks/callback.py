@@ -65,6 +65,9 @@ class Callback:
     described_as: str = ""
     """What messages call the callback; the name of its class if empty."""
     _trainer: TrainerView | None = None
+    acts_on_steps: ClassVar[bool] = True
+    """Whether `on_training_step` may look at the state or ask for a stop, so that it is called before many more steps
+    are made. With False, steps may be fused by default, and it is called for several of them at once."""
     plan: Plan | None = None
     """The steps after which the callback acts before the next one begins, where they are known: see `on_boundary`."""
 

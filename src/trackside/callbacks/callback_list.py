@@ -104,7 +104,8 @@ class CallbackList:
         """Close every callback; one that fails is reported and does not keep the others from closing."""
         for callback in self.callbacks:
             try:
-                callback.finalize(status)
+                with self._ledger.spend(callback.ledger_part):
+                    callback.finalize(status)
             except Exception:
                 LOGGER.exception("%s failed to close", _described(callback))
 

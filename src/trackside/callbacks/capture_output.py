@@ -8,6 +8,7 @@ from rich.console import Console
 
 from trackside.callbacks.trainer_view import TrainerView
 from trackside.profiling.capture import CaptureResult
+from trackside.text import percent_of_peak
 from trackside.trace import render_report
 
 LOGGER = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ def log_capture(result: CaptureResult, trainer: TrainerView) -> None:
         scalars = result.report.scalars()
         if result.utilisation is not None:
             scalars["utilisation"] = result.utilisation
+        if result.utilisation_range is not None:
+            scalars["utilisation_low"], scalars["utilisation_high"] = result.utilisation_range
         # Under the current step, since some tools refuse earlier ones.
         trainer.logger.log_host_metrics(scalars, trainer.global_step, mode="profile")
 
@@ -38,13 +41,14 @@ def log_capture(result: CaptureResult, trainer: TrainerView) -> None:
 def render_capture(result: CaptureResult) -> str:
     """What the console shows of a capture, within 80 columns."""
     cut = f", cut by {result.cut_by}" if result.cut_by else ""
-    lines = [f"profile of {_steps(result)}{cut} ({result.reason})"]
+    why = "" if result.reason == _steps(result) else f" ({result.reason})"
+    lines = [f"profile of {_steps(result)}{cut}{why}"]
     if result.report is not None:
         with io.StringIO() as text:
             Console(file=text, width=WIDTH, no_color=True, highlight=False).print(render_report(result.report, WIDTH))
             lines.append(text.getvalue().rstrip())
     if result.utilisation is not None:
-        lines.append(f"FLOPs utilisation {100 * result.utilisation:.1f} %")
+        lines.append(f"FLOPs utilization {percent_of_peak(result.utilisation, result.utilisation_range)}")
     lines += [f"Note: {warning}" for warning in result.warnings]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
@@ -69,6 +73,7 @@ def _row(result: CaptureResult, step: int) -> dict[str, Any]:
         "stop_s": result.stop_s,
         "finish_s": result.finish_s,
         "utilisation": result.utilisation,
+        "utilisation_range": result.utilisation_range,
         "memory": result.memory,
         "warnings": result.warnings,
         "error": result.error,

@@ -9,6 +9,7 @@ from trackside.callbacks.callback import Callback, CallbackConfig
 from trackside.callbacks.trainer_view import TrainerView
 from trackside.errors import ConfigError
 from trackside.monitor import Mode, Monitor, Stage
+from trackside.text import count
 
 LOGGER = logging.getLogger(__name__)
 
@@ -103,7 +104,9 @@ class EarlyStopping(Callback, config=EarlyStoppingConfig):
             return f"{config.monitor}={value:g} is worse than {config.divergence_threshold:g}"
         if self.num_checks_without_improvement > 0 and self.num_checks_without_improvement >= config.patience:
             best = f"{self.best_score:g}" if self.best_score is not None else "nothing"
-            return f"{config.monitor} did not improve on {best} in {config.patience} checks"
+            by = f" by more than min_delta={config.min_delta:g}" if config.min_delta else ""
+            checks = count(self.num_checks_without_improvement, "check")
+            return f"{config.monitor} did not improve on {best}{by} in {checks}"
         return ""
 
     def state_dict(self) -> dict[str, Any]:

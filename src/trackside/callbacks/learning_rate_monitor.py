@@ -14,6 +14,8 @@ class LearningRateMonitorConfig(CallbackConfig):
 class LearningRateMonitor(Callback, config=LearningRateMonitorConfig):
     """Logs the learning rate that the next step will use, as `learning_rate`."""
 
+    acts_on_steps = False
+
     def on_filtered_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
         """Add it to the epoch's metrics."""
         train_metrics["learning_rate"] = self.trainer.learning_rate()

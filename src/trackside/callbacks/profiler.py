@@ -116,8 +116,11 @@ class ProfilingConfig(CaptureConfig):
 
     # By name only, so that the five above come first.
     every_n_epochs: int = field(default=-1, kw_only=True)
+    """Unused in this callback."""
     every_n_steps: int = field(default=-1, kw_only=True)
+    """Unused in this callback."""
     main_process_only: bool = field(default=True, kw_only=True)
+    """Profile on the main process only; otherwise one profile per process is created."""
 
     def __post_init__(self) -> None:
         self.check_limits()

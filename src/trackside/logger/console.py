@@ -23,7 +23,7 @@ def root_handlers_kept() -> Iterator[None]:
 
 
 class LogFileHandler(logging.FileHandler):
-    """Appends records to a file; a disk that fails is told of once, on stderr, and not for every record."""
+    """Appends records to a file; a disk that fails is reported once, on stderr, and not for every record."""
 
     def __init__(self, path: Path):
         super().__init__(path, mode="a", encoding="utf-8")

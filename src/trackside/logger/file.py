@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class FileLoggerConfig(LoggerToolsConfig):
-    """Metrics as tables: `train.csv`, `val.csv` and so on.
-
-    Attributes:
-        log_dir: The tables' directory inside `log_path`.
-        file_format: `csv`, whose header grows with new metrics, or `jsonl`, one JSON object per line.
-    """
+    """Metrics as tables: `train.csv`, `val.csv` and so on."""
 
     log_dir: str = "metrics"
+    """The tables' directory inside `log_path`."""
     file_format: Literal["csv", "jsonl"] = "csv"
+    """`csv`, whose header grows with new metrics, or `jsonl`, one JSON object per line."""
 
     def __post_init__(self):
         if self.file_format not in ("csv", "jsonl"):

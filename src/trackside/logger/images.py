@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from trackside.errors import MetricError
+from trackside.text import a_type
 
 _NUM_CHANNELS = (1, 3, 4)
 _TOLERANCE = 1e-3  # floats may miss [0, 1] by rounding
@@ -77,7 +78,7 @@ def render_figure(name: str, figure: Any) -> np.ndarray:
     """
     matplotlib_figure = sys.modules.get("matplotlib.figure")  # loaded, if there is a figure at all
     if matplotlib_figure is None or not isinstance(figure, matplotlib_figure.Figure):
-        raise MetricError(f"log_figure: {name!r} is a {type(figure).__name__}. Pass a matplotlib figure.")
+        raise MetricError(f"log_figure: {name!r} is {a_type(figure)}. Pass a matplotlib figure.")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas_before = figure.canvas

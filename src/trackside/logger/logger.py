@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,10 @@ from trackside.logger.run_log import RunLog
 from trackside.logger.tool import LoggerTool
 from trackside.logger.tool_fanout import build_tools
 from trackside.profiling.ledger import LOGGING, Ledger
+from trackside.text import a_type
 
 LOGGER = logging.getLogger(__name__)
+"""Python's logger for messages about logging, such as a tool that fails."""
 
 OWN_MODES = frozenset({"time", "memory", "profile"})
 """Modes of rows about the run itself, which users' functions never see."""
@@ -59,7 +61,7 @@ class Logger:
         clock: Where times come from.
         process_index: Which process of the run this is. The first writes the configuration and has the tools; each
             has its own event file and log file.
-        ledger: Where the time for writing rows of steps is booked.
+        ledger: Where the time for writing rows of steps, and for closing the tools, is booked.
 
     Attributes:
         config: The config.
@@ -98,7 +100,11 @@ class Logger:
         self._nan_names: set[str] = set()
         tools = config.log_tools if process_index == 0 else ()
         self.run_log = RunLog(
-            self.log_path, config.cmd_logging_name, lambda: build_tools(tools, self, clock), process_index, clock
+            self.log_path,
+            config.cmd_logging_name,
+            lambda: build_tools(tools, self, clock, self._ledger),
+            process_index,
+            clock,
         )
         self.run_log.open()
 
@@ -158,6 +164,15 @@ class Logger:
         self._epochs.clear()
         self.step = self.step if step is None else step
         self.run_log.close(status, self.step, self.epoch)
+
+    def close_tools(self, status: str) -> None:
+        """Close the tools, which may take their time to write what they have. The files stay open until `finalize`.
+
+        Args:
+            status: As for `finalize`.
+        """
+        self.write_held_rows()
+        self.run_log.close_tools(status)
 
     def flush(self) -> None:
         """Wait until the tools have what was logged so far. The event file always has it."""
@@ -307,6 +322,28 @@ class Logger:
                 row["step_time"] = seconds
         self._log(self._postprocess(row, step, mode), step, mode)
 
+    def log_rows(self, rows: Iterable[tuple[dict[str, float], int, int, float]]) -> None:
+        """Log the rows of several steps at once, as `log_row` does one.
+
+        Args:
+            rows: The numbers by name, the step and the epoch of each, and when it was over on the logger's clock.
+        """
+        if not self.run_log.is_open:
+            self.run_log.open()
+        mode, lap, is_finite, written = self.mode, self._interval.lap, math.isfinite, []
+        changes = self.metric_postprocess_fn is not None
+        for values, step, epoch, now_s in rows:
+            values["epoch"] = epoch
+            seconds = lap(step, now_s)
+            if seconds is not None:
+                values["step_time"] = seconds
+            if not is_finite(sum(values.values())):
+                self._check_for_nans(values, step)
+            written.append((self._postprocess(values, step, mode) if changes else values, step, epoch))
+        if written:
+            self.step = written[-1][1]
+        self.run_log.write_metrics_rows(written, mode)
+
     def hold_row(self, read: Callable[[], Mapping[str, float]], step: int, completed_s: float) -> None:
         """Log the row of a completed step now, or in a moment together with others.
 
@@ -396,7 +433,7 @@ class Logger:
     def log_text(self, name: str, value: str, step: int, mode: str | None = None) -> None:
         """Log text to the event file and the tools that show text; arguments as for `log_image`."""
         if not isinstance(value, str):
-            raise MetricError(f"log_text: {name!r} is a {type(value).__name__}. Pass a string.")
+            raise MetricError(f"log_text: {name!r} is {a_type(value)}. Pass a string.")
         self._show("log_text", name, value, step, mode)
         mode = self.mode if mode is None else mode
         self.run_log.write("text", name=name, text=value, step=step, epoch=self.epoch, mode=mode)

@@ -25,12 +25,17 @@ class RowStepTime:
         """A row is logged: the seconds per step since the last one; None where there is no step to tell of."""
         if self._paused_at is not None:
             self._exclude_pause(step, now_s)
-        seconds = None
-        num_steps = max(step - self.last_step, 1) - self._excluded_steps
-        if self.last_step_time is not None and num_steps > 0:
-            seconds = max(now_s - self.last_step_time - self._excluded_s, 0.0) / num_steps
-        self._set(step, now_s)
-        return seconds
+        num_steps, last_s = step - self.last_step, self.last_step_time
+        if num_steps < 1:
+            num_steps = 1
+        if self._excluded_s or self._excluded_steps:
+            num_steps -= self._excluded_steps
+            last_s = None if last_s is None else last_s + self._excluded_s
+            self._excluded_s, self._excluded_steps = 0.0, 0
+        self.last_step, self.last_step_time = step, now_s
+        if last_s is None or num_steps <= 0:
+            return None
+        return (now_s - last_s) / num_steps if now_s > last_s else 0.0
 
     def exclude(self, seconds: float) -> None:
         """Leave out time that just passed. During a pause all of it is left out anyway."""

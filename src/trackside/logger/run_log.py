@@ -6,7 +6,7 @@ whoever has subscribed. So what is said during a run, at its end, and by a reade
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,8 @@ class RunLog:
         """Whether this log has a leg."""
         self.num_earlier_legs = 0
         """How many legs the run had when this log was first opened."""
+        self.began_at = 0.0
+        """When the first of them began, in seconds since the epoch; 0 if there was none."""
         self.earlier_status = ""
         """How the last of them ended; empty if there was none, or it did not say."""
 
@@ -108,6 +110,7 @@ class RunLog:
         directory = RunDirectory(self.path, self._log_name, self._process_index, self._clock)
         try:
             self.tools = self._build_tools()
+            self.tools.report_closing_to(lambda report: self.write("logging_tool", **report))
         except BaseException:
             directory.close()
             raise
@@ -133,12 +136,21 @@ class RunLog:
                 has_metrics = has_metrics or row["kind"] == "metrics"
                 if row["kind"] == "leg":
                     self.num_earlier_legs, self.earlier_status = self.num_earlier_legs + 1, ""
+                    self.began_at = self.began_at or float(row["t"])
                 elif row["kind"] == "status":
                     self.earlier_status = str(row.get("status") or "")
         except EventFileError as error:
             LOGGER.warning("the verdicts are of this leg only: %s", error)
         if has_metrics and not self.num_earlier_legs:  # nobody's training, whose trainer would know what it does
             LOGGER.warning("%s holds a log already; this one is appended to its files", self.path)
+
+    def close_tools(self, status: str) -> None:
+        """Close the tools before the files, so that what is said last can include how long that took.
+
+        Args:
+            status: As for `close`.
+        """
+        self.tools.finalize(status or "error")
 
     def close(self, status: str, step: int, epoch: int) -> None:
         """Close tools and files, with a last row. Closing it again does nothing.
@@ -154,7 +166,7 @@ class RunLog:
             return
         self.is_open = False
         try:
-            self.tools.finalize(status or "error")
+            self.close_tools(status)
         finally:  # also when the user loses patience
             if status and (self.has_trained or not self.num_earlier_legs):
                 self.write("status", status=status, step=step, epoch=epoch)
@@ -177,11 +189,38 @@ class RunLog:
         """
         if kind == "leg":
             self.has_trained = True
-        self._events.write(kind, **fields)
+        self._write_to(self._events, kind, fields)
+
+    def _write_to(self, events: EventWriter | NullEventWriter, kind: str, fields: dict[str, Any]) -> None:
+        events.write(kind, **fields)
         self._report_if_deleted()
         self._facts.add({"kind": kind, **fields})
         for subscriber in self._subscribers:
             subscriber(kind, fields)
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Write a row, also to the event file of a training that is over and whose files are closed.
+
+        The event file is opened for this row alone; no tool hears of it. Of a run that this log has not trained,
+        nothing is written.
+
+        Args:
+            kind: As for `write`.
+            **fields: As for `write`.
+        """
+        file = None if self.path is None else self.path / event_file_name(self._process_index)
+        if self.is_open or not self.has_trained or file is None or not file.is_file():  # moved or deleted since
+            self.write(kind, **fields)
+            return
+        events = NullEventWriter()
+        try:
+            events = EventWriter(file, self._clock)  # of this call alone: a thread may add the row of its checkpoint
+        except OSError as error:
+            LOGGER.warning("a row %r could not be added to %s: %s", kind, file, error)
+        try:
+            self._write_to(events, kind, fields)
+        finally:
+            events.close()
 
     def write_metrics(self, values: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Write a row of metrics.
@@ -201,6 +240,19 @@ class RunLog:
             self._facts.add({"kind": "metrics", **fields})
             for subscriber in self._subscribers:
                 subscriber("metrics", fields)
+
+    def write_metrics_rows(self, rows: Sequence[tuple[dict[str, float], int, int]], mode: str) -> None:
+        """Write several rows of metrics at once.
+
+        Args:
+            rows: The numbers by name, the step and the epoch of each.
+            mode: As for `write_metrics`.
+        """
+        if self.tools or self._subscribers or mode == "train_epoch":
+            for values, step, epoch in rows:
+                self.write_metrics(values, step, epoch, mode)
+        else:
+            self._events.write_metrics_rows(rows, mode)
 
     def _report_if_deleted(self) -> None:
         if self._events.is_deleted and not self._is_reported_deleted:

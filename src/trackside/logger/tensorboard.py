@@ -26,16 +26,13 @@ _file_numbers = itertools.count()
 
 @dataclass(kw_only=True)
 class TensorBoardLoggerConfig(LoggerToolsConfig):
-    """TensorBoard event files.
-
-    Attributes:
-        log_dir: The files' directory inside `log_path`; `tensorboard --logdir` takes it.
-        flush_secs: How often, in seconds, rows are forced to disk, for readers on a network file system; readers on
-            this machine see them at once.
-    """
+    """TensorBoard event files."""
 
     log_dir: str = "tensorboard"
+    """The files' directory inside `log_path`; `tensorboard --logdir` takes it."""
     flush_secs: float = 10.0
+    """How often, in seconds, rows are forced to disk, for readers on a network file system; readers on this machine
+    see them at once."""
 
     def __post_init__(self):
         if self.flush_secs <= 0:

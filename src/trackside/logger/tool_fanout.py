@@ -1,13 +1,14 @@
 """The tools of a logger: each gets everything, and none is another's problem."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trackside.clock import Clock
 from trackside.errors import ConfigError, MissingExtraError
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig
 from trackside.logger.worker import ToolRunner, build_runner
+from trackside.profiling.ledger import DRAIN, Ledger
 
 if TYPE_CHECKING:
     from trackside.logger.logger import Logger
@@ -21,9 +22,11 @@ class ToolFanout:
     Args:
         tools: The tools.
         clock: What waiting for a slow tool is measured with.
+        ledger: Where the time that closing each of them takes is booked.
     """
 
-    def __init__(self, tools: Sequence[LoggerTool], clock: Clock):
+    def __init__(self, tools: Sequence[LoggerTool], clock: Clock, ledger: Ledger | None = None):
+        self._ledger = Ledger(clock) if ledger is None else ledger
         self._runners: list[ToolRunner] = [build_runner(tool, clock) for tool in tools]
 
     @property
@@ -33,6 +36,11 @@ class ToolFanout:
 
     def __bool__(self) -> bool:
         return bool(self._runners)
+
+    def report_closing_to(self, on_closed: Callable[[dict[str, Any]], None]) -> None:
+        """Have someone hear of each tool that is behind when it is closed."""
+        for runner in self._runners:
+            runner.on_closed = on_closed
 
     def log_config(self, config: dict[str, Any]) -> None:
         """Log the configuration."""
@@ -65,25 +73,29 @@ class ToolFanout:
             runner.flush()
 
     def finalize(self, status: str) -> None:
-        """Close every tool."""
-        for runner in self._runners:
-            runner.finalize(status)
-        self._runners = []
+        """Close every tool, and wait until it has what was logged. Closing them again does nothing."""
+        runners, self._runners = self._runners, []
+        for runner in runners:
+            with self._ledger.spend(f"{DRAIN}{runner.name}"):
+                runner.finalize(status)
 
 
-def build_tools(configs: Sequence[LoggerToolsConfig], logger: "Logger", clock: Clock) -> ToolFanout:
+def build_tools(
+    configs: Sequence[LoggerToolsConfig], logger: "Logger", clock: Clock, ledger: Ledger | None = None
+) -> ToolFanout:
     """Make the tools of a logger.
 
     Args:
         configs: The tools' configs. One that cannot be created is reported and left out.
         logger: The logger that the tools belong to.
         clock: What waiting for a slow tool is measured with.
+        ledger: Where the time that closing each of them takes is booked.
 
     Raises:
         ConfigError: A tool cannot work as configured.
         MissingExtraError: A tool's package is not installed.
     """
-    return ToolFanout([tool for config in configs if (tool := _create(config, logger)) is not None], clock)
+    return ToolFanout([tool for config in configs if (tool := _create(config, logger)) is not None], clock, ledger)
 
 
 def _create(config: LoggerToolsConfig, logger: "Logger") -> LoggerTool | None:

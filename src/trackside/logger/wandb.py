@@ -30,35 +30,32 @@ _MODES = ("online", "offline", "disabled")
 
 @dataclass(kw_only=True)
 class WandBLoggerConfig(LoggerToolsConfig):
-    """A W&B run.
-
-    Attributes:
-        project: The project that the run belongs to.
-        entity: The user or team; None for the account's default.
-        name: The run's name; None lets W&B choose one.
-        group: The group that the run belongs to, if any.
-        job_type: What kind of run it is within its group, if any.
-        tags: Tags to find the run by.
-        notes: What to remember about the run.
-        mode: `online`, `offline` (to upload later with `wandb sync`) or `disabled`.
-        log_dir: The directory inside `log_path` in which W&B makes its own, named `wandb`; the run's own by default.
-        init_timeout_s: How long to try to reach the server at the start, in seconds; training does not wait.
-        finish_timeout_s: How long the end of a run waits for uploads, in seconds.
-        settings: Further fields of `wandb.Settings`, by name.
-    """
+    """A W&B run."""
 
     project: str = "trackside"
+    """The project that the run belongs to."""
     entity: str | None = None
+    """The user or team; None for the account's default."""
     name: str | None = None
+    """The run's name; None lets W&B choose one."""
     group: str | None = None
+    """The group that the run belongs to, if any."""
     job_type: str | None = None
+    """What kind of run it is within its group, if any."""
     tags: list[str] = field(default_factory=list)
+    """Tags to find the run by."""
     notes: str | None = None
+    """What to remember about the run."""
     mode: Literal["online", "offline", "disabled"] = "online"
+    """`online`, `offline` (to upload later with `wandb sync`) or `disabled`."""
     log_dir: str = ""
+    """The directory inside `log_path` in which W&B makes its own, named `wandb`; the run's own by default."""
     init_timeout_s: float = 30.0
+    """How long to try to reach the server at the start, in seconds; training does not wait."""
     finish_timeout_s: float = 120.0
+    """How long the end of a run waits for uploads, in seconds."""
     settings: dict[str, Any] = field(default_factory=dict)
+    """Further fields of `wandb.Settings`, by name."""
 
     def __post_init__(self):
         if self.mode not in _MODES:

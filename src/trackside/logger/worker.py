@@ -36,6 +36,8 @@ class ToolRunner:
         self.name = type(tool).__name__
         self.num_failed = 0
         self._is_set_up: bool | None = None
+        self.on_closed: Callable[[dict[str, Any]], None] | None = None
+        """Gets what there is to say about a tool that was behind when it was closed."""
 
     def can_show(self, method: str) -> bool:
         """Whether the tool overrides the method of this name."""
@@ -139,6 +141,22 @@ class ThreadedToolRunner(ToolRunner):
 
     def finalize(self, status: str) -> None:
         """Let the tool finish what is queued and close; a tool that takes too long is left behind and reported."""
+        began_s, num_waiting = self._clock.now(), self._queue.qsize()
+        try:
+            self._close(status)
+        finally:  # also when the user loses patience
+            if self.on_closed is not None and (num_waiting or self.num_dropped):
+                closing_s = self._clock.now() - began_s
+                self.on_closed(
+                    {
+                        "tool": self.name,
+                        "num_waiting": num_waiting,
+                        "num_dropped": self.num_dropped,
+                        "closing_s": closing_s,
+                    }
+                )
+
+    def _close(self, status: str) -> None:
         timeout_s = self.tool.finalize_timeout_s
         try:
             self._queue.put(("finalize", (status,)), timeout=timeout_s)
