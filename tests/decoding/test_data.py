@@ -62,7 +62,7 @@ def test_an_exhausted_loader_is_refused():
 
 def test_what_is_no_loader_is_refused():
     """By its type."""
-    with pytest.raises(DataError, match="a int cannot be iterated over"):
+    with pytest.raises(DataError, match="an int cannot be iterated over"):
         list(open_epoch(3, 1))  # pyright: ignore[reportArgumentType]
 
 

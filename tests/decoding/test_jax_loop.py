@@ -58,6 +58,24 @@ def test_it_is_a_loop_of_make_step():
     assert same(train(problem), model)
 
 
+def test_the_figures_are_those_of_before(tmp_path):
+    """Losses and R² of a training with dropout, as recorded when the loop was one of its own."""
+    train(JaxProblem(dropout=0.3), epochs=5, save_dir=tmp_path)
+    found = {
+        mode: [[row["values"][name] for name in names] for row in rows_of(tmp_path, mode)]
+        for mode, names in (("train", ("epoch_loss", "loss")), ("val", ("loss", "r2")), ("grads", ("norm",)))
+    }
+    assert found["train"] == [
+        pytest.approx(row, rel=1e-5)
+        for row in ([0.5716246, 0.2582350], [0.2500089, 0.1009399], [0.1396455, 0.07825689])
+    ]
+    assert found["val"] == [
+        pytest.approx(row, rel=1e-5)
+        for row in ([0.3350247, 0.5689371], [0.1199056, 0.8437727], [0.08737236, 0.8777694])
+    ]
+    assert found["grads"] == [pytest.approx(row, rel=1e-5) for row in ([0.2619707], [0.04451001], [0.1236517])]
+
+
 def test_evaluates_every_so_many_epochs_and_after_the_last(run):
     """With five epochs and a cadence of two, after 2, 4 and 5, counted in steps of three a piece."""
     assert [(row["epoch"], row["step"]) for row in rows_of(run.directory, "val")] == [(2, 6), (4, 12), (5, 15)]
@@ -158,11 +176,23 @@ def test_the_best_model_is_kept(problem, tmp_path):
 
 
 def test_a_nan_is_never_the_best(problem, tmp_path, caplog):
-    """It is warned of once, and nothing is kept."""
+    """It is warned of once, by its step, and nothing is kept."""
     inputs, targets = make_data()
-    train(problem, train_loader=[(np.full_like(inputs, np.nan), targets)], save_dir=tmp_path)
+    train(problem, train_loader=[(inputs, targets), (np.full_like(inputs, np.nan), targets)], save_dir=tmp_path)
     assert not (tmp_path / "best.eqx").exists()
-    assert caplog.text.count("the loss is nan") == 1
+    assert caplog.text.count("step 2: the loss is nan") == caplog.text.count("the loss is nan") == 1
+
+
+def test_a_second_training_takes_the_place_of_the_best_model(run):
+    """It is a run of its own, and its model is where the caller asked for."""
+    train(run.problem, epochs=1, save_dir=run.directory)
+    _, state = eqx.tree_deserialise_leaves(
+        run.directory / "best.eqx", (run.problem.model, run.problem.arguments["state"])
+    )
+    assert int(state["num_steps"]) == 3
+    other = run.directory.with_name(f"{run.directory.name}-2")
+    assert [row["epoch"] for row in rows_of(other, "val")] == [1]
+    assert [row["epoch"] for row in rows_of(run.directory, "val")] == [2, 4, 5]
 
 
 def test_nothing_is_written_without_save_dir(problem, tmp_path, monkeypatch):
@@ -323,7 +353,7 @@ def test_without_profiling_nothing_is_timed(problem, fresh_profiler):
         ({"train_loader": [(np.zeros((4, 3)), np.zeros((5, 2)))]}, DataError, "train_loader: 4 inputs and 5 targets"),
         ({"val_tensors": (np.zeros((4, 3)), np.zeros((5, 2)))}, DataError, "val_tensors: 4 inputs and 5 targets"),
         ({"train_tensors": None}, DataError, "train_tensors: expected the pair"),
-        ({"loss_fn": lambda *args: None}, MetricError, "loss_fn: returned a NoneType"),
+        ({"loss_fn": lambda *args: None}, MetricError, "loss_fn: returned None"),
     ],
 )
 def test_bad_arguments_are_refused(problem, changes, error, message):

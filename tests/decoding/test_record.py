@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import numpy as np
@@ -6,6 +7,8 @@ import pytest
 from trackside.decoding.model_scores import Evaluation, Score
 from trackside.decoding.r2 import R2
 from trackside.decoding.record import TrainingRecord
+from trackside.logger import LoggerConfig
+from trackside.measured_run import MeasuredRun
 
 
 def evaluation(epoch, r2):
@@ -13,9 +16,13 @@ def evaluation(epoch, r2):
     return Evaluation(epoch, 10 * epoch, 0.5, found, found, {"norm": 1.0}, {"norm": 2.0})
 
 
-def make_record(save_dir, **changes):
-    fields = {"num_epochs": 4, "wandb_run_name": None, "best_name": "best.txt", "is_profiled": False} | changes
-    return TrainingRecord(save_dir=save_dir, **fields)
+@contextlib.contextmanager
+def make_record(save_dir, num_epochs=4, is_profiled=False):
+    with (
+        MeasuredRun(LoggerConfig(log_path=save_dir)) as run,
+        TrainingRecord(run.logger, num_epochs, None, save_dir / "best.txt", is_profiled) as record,
+    ):
+        yield record
 
 
 def events(directory):
@@ -100,3 +107,13 @@ def test_verdicts_are_of_this_training_alone(tmp_path, fresh_profiler):
     }
     assert "high_data_batch_production" not in ids["quick"]
     assert "high_data_batch_production" in ids["slow"]
+
+
+def test_a_folder_holds_one_run(tmp_path):
+    """The rows of a second training go to a folder next to it, and the best model to where it was asked for."""
+    for text in ("first", "second"):
+        with make_record(tmp_path / "run") as record:
+            record.add(evaluation(1, 0.1), lambda path, text=text: path.write_text(text) and None)
+    assert (tmp_path / "run" / "best.txt").read_text() == "second"
+    for name in ("run", "run-2"):
+        assert [row["kind"] for row in events(tmp_path / name)].count("status") == 1

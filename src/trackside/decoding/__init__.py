@@ -1,4 +1,4 @@
-"""Decoding: training loops for models that read behaviour out of neural activity, in JAX and in PyTorch."""
+"""Decoding: training loops for models that read behavior out of neural activity, in JAX and in PyTorch."""
 
 from trackside.decoding.decoding_step import make_step, mse_loss
 from trackside.decoding.jax_loop import train_decoding_jax

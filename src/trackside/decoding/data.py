@@ -1,12 +1,13 @@
 """The data of the decoding loops: pairs of inputs and targets, in numpy, JAX or PyTorch, from any loader."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from trackside.errors import DataError
+from trackside.text import a_type
 
 
 class Pair(NamedTuple):
@@ -44,7 +45,7 @@ def split_pair(pair: Any, name: str) -> Pair:
     elif isinstance(pair, tuple | list) and len(pair) == 2:
         inputs, targets = pair
     else:
-        found = f"{len(pair)} parts" if isinstance(pair, tuple | list) else f"a {type(pair).__name__}"
+        found = f"{len(pair)} parts" if isinstance(pair, tuple | list) else a_type(pair)
         raise DataError(f"{name}: expected the pair (inputs, targets), got {found}")
     lengths = _length(inputs, f"inputs of {name}"), _length(targets, f"targets of {name}")
     if lengths[0] != lengths[1]:
@@ -57,7 +58,7 @@ def split_pair(pair: Any, name: str) -> Pair:
 def _length(array: Any, name: str) -> int:
     shape = getattr(array, "shape", None)
     if shape is None:
-        raise DataError(f"{name}: expected an array of numpy, JAX or PyTorch, got a {type(array).__name__}")
+        raise DataError(f"{name}: expected an array of numpy, JAX or PyTorch, got {a_type(array)}")
     if len(shape) == 0:
         raise DataError(f"{name}: expected samples on the first axis, got a scalar")
     return shape[0]
@@ -75,6 +76,30 @@ def data_set(pair: Any, name: str) -> Pair:
     return Pair(to_numpy(inputs), to_numpy(targets))
 
 
+class Pairs:
+    """The batches of any loader as pairs, from the start in each epoch.
+
+    Args:
+        loader: The user's loader, or a wrapper of it.
+        convert: Brings an array into the form that the training takes.
+    """
+
+    def __init__(self, loader: Iterable[Any], convert: Callable[[Any], Any]):
+        self._loader, self._convert = loader, convert
+        self._num_epochs = 0
+
+    def __iter__(self) -> Iterator[Pair]:
+        self._num_epochs += 1
+        for batch in open_epoch(self._loader, self._num_epochs):
+            yield to_pair(batch, self._convert)
+
+
+def to_pair(batch: Any, convert: Callable[[Any], Any]) -> Pair:
+    """A batch of a loader as a pair of converted arrays."""
+    inputs, targets = split_pair(batch, "a batch of train_loader")
+    return Pair(convert(inputs), convert(targets))
+
+
 def open_epoch(loader: Iterable[Any], epoch: int) -> Iterator[Any]:
     """The batches of one epoch.
 
@@ -89,7 +114,7 @@ def open_epoch(loader: Iterable[Any], epoch: int) -> Iterator[Any]:
         batches = iter(loader)
     except TypeError as error:
         raise DataError(
-            f"train_loader: a {type(loader).__name__} cannot be iterated over. Pass a loader or a list of batches"
+            f"train_loader: {a_type(loader)} cannot be iterated over. Pass a loader or a list of batches"
         ) from error
     num_batches = 0
     for batch in batches:

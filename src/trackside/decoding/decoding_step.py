@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from trackside.errors import MetricError
 from trackside.optional import require
+from trackside.text import a_type
 
 LossFunction = Callable[..., Any]
 """A loss, differentiated or not, as this module describes."""
@@ -133,7 +134,7 @@ def value_and_grad(loss_fn: LossFunction, *args: Any) -> Any:
     try:
         form = eqx.filter_eval_shape(loss_fn, *args)
         if not (isinstance(form, tuple) and len(form) == 2):
-            raise MetricError(f"loss_fn: returned a {type(form).__name__}. {_FORMS}")
+            raise MetricError(f"loss_fn: returned {a_type(form)}. {_FORMS}")
         is_differentiated = isinstance(form[0], tuple)
         _check_scalar(form[0][0] if is_differentiated else form[0])
         return loss_fn(*args) if is_differentiated else eqx.filter_value_and_grad(loss_fn, has_aux=True)(*args)
@@ -146,6 +147,6 @@ def value_and_grad(loss_fn: LossFunction, *args: Any) -> Any:
 def _check_scalar(value: Any) -> None:
     shape = getattr(value, "shape", None)
     if shape is None:
-        raise MetricError(f"loss_fn: its value is a {type(value).__name__}, not a scalar array. {_FORMS}")
+        raise MetricError(f"loss_fn: its value is {a_type(value)}, not a scalar array. {_FORMS}")
     if shape != ():
         raise MetricError(f"loss_fn: its value has shape {tuple(shape)}. It has to be a scalar: take a mean or a sum")

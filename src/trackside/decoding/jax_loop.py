@@ -1,28 +1,27 @@
-"""Training an Equinox model to decode.
+"""Training an Equinox model to decode: the trainer's loop, with an evaluation every `log_every` epochs."""
 
-The loop only feeds the device: it waits for the step before the last two, which bounds what is queued, and looks at the
-loss of a step when that has completed. It evaluates every `log_every` epochs and after the last.
-"""
-
+import contextlib
+import math
 import os
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
-from trackside.decoding.data import Pair, data_set, open_epoch, slices, split_pair, to_numpy
+from trackside.callbacks import Callback
+from trackside.decoding.data import Pairs, data_set, to_numpy, to_pair
 from trackside.decoding.decoding_step import LossFunction
-from trackside.decoding.flat_step import FlatStep
-from trackside.decoding.model_scores import STATISTICS, Evaluation, Score, evaluation_cadence, name_statistics, score
-from trackside.decoding.record import TrainingRecord
+from trackside.decoding.decoding_trainer import LOSS_OF_EPOCH, DecodingTrainer
+from trackside.decoding.model_scores import evaluation_cadence
+from trackside.decoding.record import TrainingRecord, check_run_name
+from trackside.decoding.step_timer import StepTimer
+from trackside.decoding.task import DecodingTask
 from trackside.optional import require
-from trackside.profiling import profile_data_loader, profile_make_step
-from trackside.trainer.buffer_guard import BufferGuard
+from trackside.profiling import get_profiler, profile_data_loader
+from trackside.profiling.ledger import LOGGING
+from trackside.schedule import Every
 
-MAX_INFLIGHT_STEPS = 2
 BEST_NAME = "best.eqx"
 """The best model and its state: read them with `equinox.tree_deserialise_leaves(path, (model, state))`."""
 
@@ -67,7 +66,8 @@ def train_decoding_jax(
         wandb_run_name: What to call the W&B run that is started if none is active; None starts none.
         enable_profiling: Whether the global profiler, `trackside.profiling.get_profiler()`, times the training. It is
             reset at the start.
-        save_dir: Where the event file and the best model by validation R² go; None keeps nothing on disk.
+        save_dir: Where the run and the best model by validation R² go; None keeps nothing on disk. If it holds a run
+            already, the new one goes to `<save_dir>-2`, and the best model is replaced.
         eval_batch_size: How many samples to evaluate at once; all unless given.
 
     Returns:
@@ -81,113 +81,54 @@ def train_decoding_jax(
     """
     require("equinox", "train_decoding_jax")
     cadence = evaluation_cadence("epochs", epochs, log_every, eval_batch_size)
+    check_run_name(wandb_run_name)
     data = data_set(train_tensors, "train_tensors"), data_set(val_tensors, "val_tensors")
-    key = jax.random.PRNGKey(0) if key is None else key
-    step = FlatStep(model, state, filter_spec, loss_fn, opt, opt_state, key)
-    for pair, name in zip(data, ("train_tensors", "val_tensors"), strict=True):
-        step.check_predictions(pair.inputs, pair.targets, name)
-    with TrainingRecord(epochs, wandb_run_name, save_dir, BEST_NAME, enable_profiling) as record:
-        training = _Training(step, train_loader, record)
-        evaluator = _Evaluator(step, data, jax.random.fold_in(key, 0), eval_batch_size)
-        for epoch in range(1, epochs + 1):
-            mean_loss = training.run_epoch(epoch)
-            if cadence.is_due(epoch) or epoch == epochs:
-                grads = name_statistics(step.names, training.gradient_statistics)
-                evaluation = evaluator.evaluate(epoch, training.num_steps, mean_loss, grads)
-                record.add(evaluation, evaluator.save)
-    return step.model_and_state()[0]
+    key = jax.random.PRNGKey(0) if key is None else jax.numpy.asarray(key)
+    task = DecodingTask(model, state, filter_spec, loss_fn, opt, opt_state, key)
+    task.check({"train_tensors": data[0], "val_tensors": data[1]})
+    loader = _pairs(train_loader, enable_profiling)
+    directory = None if save_dir is None else Path(save_dir)
+    timer = StepTimer(get_profiler()) if enable_profiling else None
+    trainer = DecodingTrainer(task, data, directory, eval_batch_size, timer)
+    best = None if directory is None else directory / BEST_NAME
+    with (
+        TrainingRecord(trainer.logger, epochs, wandb_run_name, best, enable_profiling) as record,
+        contextlib.nullcontext() if timer is None else contextlib.closing(timer),
+    ):
+        trainer.fit(loader, num_epochs=epochs, callbacks=[_Evaluations(trainer, record, cadence, epochs)])
+    return trainer.model_and_state()[0]
 
 
-class _Training:
-    """The steps of a training, epoch by epoch."""
-
-    def __init__(self, step: FlatStep, loader: Iterable[Any], record: TrainingRecord):
-        self._step, self._record, self._profiler = step, record, record.profiler
-        self._guard = BufferGuard(loader, MAX_INFLIGHT_STEPS)
-        self._loader = loader if self._profiler is None else profile_data_loader(loader)
-        self._call: Callable[..., Any] = step.call if self._profiler is None else profile_make_step(step.call)
-        self._window: deque[tuple[jax.Array, Pair]] = deque()
-        self._forms: set[tuple[Any, ...]] = set()
-        self._loss_sum = 0.0
-        self._num_samples = 0
-        self._num_retired = 0
-        self.num_steps = 0
-        self.gradient_statistics = np.zeros((len(step.names), len(STATISTICS)))
-        """Of the last step, one row per trained leaf."""
-
-    def run_epoch(self, epoch: int) -> float:
-        """Train on every batch of the loader, and return the mean loss of their samples."""
-        self._loss_sum, self._num_samples = 0.0, 0
-        run_step = self._run_step if self._profiler is None else self._run_timed_step
-        for batch in open_epoch(self._loader, epoch):
-            inputs, targets = split_pair(batch, "a batch of train_loader")
-            run_step(self._guard.protect(Pair(_to_host(inputs), _to_host(targets))))
-            if self._guard.on_probation:
-                self._retire_all()
-        self._retire_all()
-        return self._loss_sum / self._num_samples
-
-    def _run_step(self, pair: Pair) -> None:
-        if len(self._window) >= MAX_INFLIGHT_STEPS:
-            self._retire()
-        self._step.leaves, report = self._call(self._step.leaves, *pair)
-        # JAX may read a batch until its step has completed, so the batch is held until then.
-        self._window.append((report, pair))
-        self.num_steps += 1
-
-    def _run_timed_step(self, pair: Pair) -> None:
-        profiler = self._profiler
-        assert profiler is not None
-        form = (pair.inputs.shape, pair.inputs.dtype, pair.targets.shape, pair.targets.dtype)
-        if form not in self._forms:  # compiled by itself, so that the times of steps are those of steps
-            self._forms.add(form)
-            with profiler.time("compilation"):
-                self._step.call.lower(self._step.leaves, *pair).compile()
-        with profiler.time("training_step"):
-            self._run_step(pair)
-        profiler.step()
-
-    def _retire(self) -> None:
-        """Wait for the oldest step in flight and take its figures."""
-        report, pair = self._window.popleft()
-        values = np.asarray(report)
-        self._num_retired += 1
-        loss, num_samples = float(values[0]), len(pair.inputs)
-        if not np.isfinite(loss):
-            self._record.warn_of_loss(loss, self._num_retired)
-        self._loss_sum += loss * num_samples
-        self._num_samples += num_samples
-        if not self._window:
-            self.gradient_statistics = values[1:].reshape(self.gradient_statistics.shape)
-
-    def _retire_all(self) -> None:
-        while self._window:
-            self._retire()
-
-
-class _Evaluator:
-    """Evaluates and saves the model of a training."""
-
-    def __init__(self, step: FlatStep, data: tuple[Pair, Pair], key: jax.Array, batch_size: int | None):
-        self._step, self._data, self._key, self._batch_size = step, data, key, batch_size
-
-    def evaluate(self, epoch: int, num_steps: int, mean_loss: float, grads: dict[str, float]) -> Evaluation:
-        """Find out how good the model is on the training and on the validation data."""
-        train, val = (self._score(pair) for pair in self._data)
-        params = name_statistics(self._step.names, self._step.param_statistics())
-        return Evaluation(epoch, num_steps, mean_loss, train, val, params, grads)
-
-    def save(self, path: Path) -> None:
-        """Write model and state."""
-        require("equinox", "train_decoding_jax").tree_serialise_leaves(path, self._step.model_and_state())
-
-    def _score(self, pair: Pair) -> Score:
-        def predict(part: slice) -> tuple[float, np.ndarray]:
-            return self._step.evaluate(pair.inputs[part], pair.targets[part], self._key)
-
-        return score(predict, pair.targets, list(slices(len(pair.inputs), self._batch_size)))
+def _pairs(loader: Iterable[Any], is_profiled: bool) -> Iterable[Any]:
+    """The loader with batches as the trainer takes them. A list stays one, whose batches nobody overwrites."""
+    if type(loader) in (list, tuple) and len(loader):  # type: ignore[arg-type]
+        pairs = [to_pair(batch, _to_host) for batch in loader]
+        return profile_data_loader(pairs) if is_profiled else pairs
+    is_iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+    return Pairs(profile_data_loader(loader) if is_profiled and is_iterable else loader, _to_host)
 
 
 def _to_host(array: Any) -> Any:
     """What the compiled step takes without detours: numpy, or JAX's own where it is."""
     return array if isinstance(array, jax.Array) else to_numpy(array)
+
+
+class _Evaluations(Callback):
+    """Evaluates the model at the end of epochs, and warns of a loss that is not finite."""
+
+    def __init__(self, trainer: DecodingTrainer, record: TrainingRecord, cadence: Every, num_epochs: int):
+        super().__init__()
+        self._decoding, self._record, self._cadence, self._num_epochs = trainer, record, cadence, num_epochs
+
+    @property
+    def ledger_part(self) -> str:
+        """Evaluating is booked as such; what is left is logging."""
+        return LOGGING
+
+    def on_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
+        """Evaluate if that is due."""
+        loss = train_metrics[LOSS_OF_EPOCH]
+        if not math.isfinite(loss):
+            self._record.warn_of_loss(loss, self._decoding.first_bad_step())
+        if self._cadence.is_due(epoch_idx) or epoch_idx == self._num_epochs:
+            self._record.add(self._decoding.evaluate(epoch_idx, loss), self._decoding.save)

@@ -5,22 +5,19 @@
     best.eqx or best.safetensors        the model with the best validation R² so far
 """
 
-import contextlib
 import logging
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from trackside.decoding.model_scores import Evaluation
 from trackside.decoding.wandb_run import WandBRun
 from trackside.errors import ConfigError
 from trackside.files import replacing
-from trackside.findings import RunFacts, find, render_findings
-from trackside.logger import Logger, LoggerConfig
+from trackside.logger import Logger
 from trackside.profiling import TrainingProfiler, get_profiler, log_profiling_metrics
 
 LOGGER = logging.getLogger(__name__)
@@ -28,50 +25,47 @@ LOGGER = logging.getLogger(__name__)
 _MAX_WAIT_S = 10.0
 
 
+def check_run_name(wandb_run_name: Any) -> None:
+    """Raise if a W&B run cannot be called that."""
+    if wandb_run_name is not None and not isinstance(wandb_run_name, str):
+        raise ConfigError(f"wandb_run_name: expected a string or None, got {wandb_run_name!r}")
+
+
 @dataclass
 class TrainingRecord:
     """The record of one training, to be used as a context manager.
 
     Args:
+        logger: Gets the rows.
         num_epochs: How long the training will be.
         wandb_run_name: What to call its W&B run if none is active.
-        save_dir: Where its event file and the best model go; None keeps nothing on disk.
-        best_name: The file name of the best model.
+        best_path: Where the best model goes; None keeps none.
         is_profiled: Whether the global profiler times the training, from zero.
     """
 
+    logger: Logger
     num_epochs: int
     wandb_run_name: str | None
-    save_dir: str | os.PathLike[str] | None
-    best_name: str
+    best_path: Path | None
     is_profiled: bool
     best_r2: float = field(default=-math.inf, init=False)
     """The best R² of validation so far."""
     _has_warned_of_loss: bool = field(default=False, init=False)
-    _profiling: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     def __post_init__(self) -> None:
-        if self.wandb_run_name is not None and not isinstance(self.wandb_run_name, str):
-            raise ConfigError(f"wandb_run_name: expected a string or None, got {self.wandb_run_name!r}")
-        directory = None if self.save_dir is None else Path(self.save_dir)
-        self.logger = Logger(LoggerConfig(log_path=directory))
-        self.directory = self.logger.log_path
-        self.wandb = WandBRun(self.wandb_run_name, self.directory)
+        self.wandb = WandBRun(self.wandb_run_name, self.logger.log_path)
         self.profiler: TrainingProfiler | None = get_profiler() if self.is_profiled else None
 
     def __enter__(self) -> Self:
         if self.profiler is not None:
             self.profiler.reset()  # or the times of a training before would add up with those of this one
-            self._profiling.enter_context(self.profiler.writing_to(self.logger.run_log))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         status = "success" if kind is None else "interrupted" if issubclass(kind, KeyboardInterrupt) else "error"
-        self._profiling.close()
         self.wandb.finish(status)
-        self.logger.finalize(status)
 
     def add(self, evaluation: Evaluation, save: Callable[[Path], None]) -> None:
         """Log an epoch, and keep its model if it is the best so far.
@@ -94,24 +88,11 @@ class TrainingRecord:
             evaluation.val.r2.mean,
         )
         self._keep_if_best(evaluation, save)
-        if evaluation.epoch < self.num_epochs:
+        if self.profiler is not None:
+            if evaluation.epoch == self.num_epochs:
+                self.profiler.wait(_MAX_WAIT_S)  # the last calls, and a sample that is being taken
             _log_profile(self.profiler)
-        else:
-            self._report()
         self.wandb.log(_wandb_row(evaluation))  # last, as it takes the profile's figures along
-
-    def _report(self) -> None:
-        """At the end of a profiled training, log its profile and what the profile says is wrong."""
-        profiler = self.profiler
-        if profiler is None:
-            return
-        profiler.wait(_MAX_WAIT_S)  # the last calls, and a sample that is being taken
-        _log_profile(profiler)
-        findings = find(RunFacts(timers={name: dict(entry) for name, entry in profiler.get_summary().items()}))
-        for finding in findings:
-            self.logger.run_log.write("finding", **finding.to_dict())
-        if findings:
-            LOGGER.info("%s", render_findings(findings).plain)
 
     def warn_of_loss(self, value: float, step: int) -> None:
         """Say once that the loss is not finite."""
@@ -126,9 +107,9 @@ class TrainingRecord:
         if not r2 > self.best_r2:  # also where it is NaN
             return
         self.best_r2 = r2
-        if self.directory is None:
+        path = self.best_path
+        if path is None:
             return
-        path = self.directory / self.best_name
         try:
             with replacing(path) as temporary:
                 save(temporary)
@@ -148,9 +129,9 @@ def _wandb_row(evaluation: Evaluation) -> dict[str, float]:
     return row
 
 
-def _log_profile(profiler: TrainingProfiler | None) -> None:
+def _log_profile(profiler: TrainingProfiler) -> None:
     """Log what the profiler knows, unless it has just logged the same by itself."""
-    if profiler is None or profiler.last_logged == (profiler.step_count, frozenset(profiler.get_summary())):
+    if profiler.last_logged == (profiler.step_count, frozenset(profiler.get_summary())):
         return
     try:
         log_profiling_metrics()

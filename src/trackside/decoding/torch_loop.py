@@ -21,10 +21,13 @@ from trackside.decoding.model_scores import (
     name_statistics,
     score,
 )
-from trackside.decoding.record import TrainingRecord
+from trackside.decoding.record import TrainingRecord, check_run_name
 from trackside.errors import ConfigError, DataError, MetricError
+from trackside.logger import LoggerConfig
+from trackside.measured_run import MeasuredRun
 from trackside.optional import require
 from trackside.profiling import profile_data_loader
+from trackside.text import a_type
 
 BEST_NAME = "best.safetensors"
 """What the best model is called: read it with `safetensors.torch.load_model(model, path)`."""
@@ -64,7 +67,8 @@ def train_decoding_torch(
             reset at the start.
         log_every: Evaluate and log the profile every N epochs, and always after the last.
         device: Where to train; CUDA where there is one unless given, else the CPU. The model is moved there.
-        save_dir: Where the event file and the best model by validation R² go; None keeps nothing on disk.
+        save_dir: Where the run and the best model by validation R² go; None keeps nothing on disk. If it holds a run
+            already, the new one goes to `<save_dir>-2`, and the best model is replaced.
         eval_batch_size: How many samples to evaluate at once; all unless given.
 
     Returns:
@@ -78,18 +82,23 @@ def train_decoding_torch(
     """
     require("torch", "train_decoding_torch")
     cadence = evaluation_cadence("num_epochs", num_epochs, log_every, eval_batch_size)
+    check_run_name(wandb_run_name)
     data = data_set(train_tensors, "train_tensors"), data_set(val_tensors, "val_tensors")
     place = _Placement(model, device)
+    best = None if save_dir is None else Path(save_dir) / BEST_NAME
     with (
-        TrainingRecord(num_epochs, wandb_run_name, save_dir, BEST_NAME, enable_profiling) as record,
+        MeasuredRun(LoggerConfig(log_path=None if save_dir is None else Path(save_dir))) as run,
+        TrainingRecord(run.logger, num_epochs, wandb_run_name, best, enable_profiling) as record,
         _restored_mode(model),
     ):
-        training = _Training(model, train_loader, optimizer, loss_fn, place, record)
+        training = _Training(model, train_loader, optimizer, loss_fn, place, run, record)
         evaluator = _Evaluator(model, loss_fn, place, data, eval_batch_size)
         for epoch in range(1, num_epochs + 1):
             mean_loss = training.run_epoch(epoch)
             if cadence.is_due(epoch) or epoch == num_epochs:
-                record.add(evaluator.evaluate(epoch, training.num_steps, mean_loss), evaluator.save)
+                with run.part("validation"):
+                    evaluation = evaluator.evaluate(epoch, training.num_steps, mean_loss)
+                record.add(evaluation, evaluator.save)
     return model
 
 
@@ -109,7 +118,7 @@ class _Placement:
     def __init__(self, model: Any, device: Any):
         self._torch = torch = require("torch", "train_decoding_torch")
         if not isinstance(model, torch.nn.Module):
-            raise ConfigError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
+            raise ConfigError(f"model: expected a torch.nn.Module, got {a_type(model)}")
         try:
             self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
             model.to(self.device)
@@ -141,11 +150,13 @@ class _Training:
         optimizer: Any,
         loss_fn: Callable[[Any, Any], Any],
         place: _Placement,
+        run: MeasuredRun,
         record: TrainingRecord,
     ):
         self._model, self._optimizer, self._loss_fn, self._place = model, optimizer, loss_fn, place
-        self._record, self._profiler = record, record.profiler
+        self._run, self._record, self._profiler = run, record, record.profiler
         self._loader = loader if self._profiler is None else profile_data_loader(loader)
+        self._step = run.step(self._run_step, name="train_step")
         self._time: Callable[[str], Any] = _no_span if self._profiler is None else self._profiler.time
         self.num_steps = 0
 
@@ -153,10 +164,10 @@ class _Training:
         """Train on every batch of the loader, and return the mean loss of their samples."""
         self._model.train()
         loss_sum, num_samples = 0.0, 0
-        for batch in open_epoch(self._loader, epoch):
+        for batch in self._run.batches(open_epoch(self._loader, epoch)):
             inputs, targets = split_pair(batch, "a batch of train_loader")
             # The sum stays where the losses are, so that no step has to wait for its loss.
-            loss_sum = loss_sum + self._run_step(inputs, targets) * len(inputs)
+            loss_sum = loss_sum + self._step(inputs, targets) * len(inputs)
             num_samples += len(inputs)
             if self._profiler is not None:
                 self._profiler.step()
@@ -191,14 +202,14 @@ def _no_span(name: str) -> contextlib.nullcontext[None]:
 
 def _check_first(predictions: Any, targets: Any, loss: Any) -> None:
     if not is_torch_tensor(predictions):
-        raise ConfigError(f"model: expected it to return a tensor of predictions, got a {type(predictions).__name__}")
+        raise ConfigError(f"model: expected it to return a tensor of predictions, got {a_type(predictions)}")
     if predictions.shape != targets.shape:
         raise DataError(
             f"train_loader: the model predicts shape {tuple(predictions.shape)} and the targets have shape "
             f"{tuple(targets.shape)}"
         )
     if not is_torch_tensor(loss):
-        raise MetricError(f"loss_fn: expected it to return a scalar tensor, got a {type(loss).__name__}")
+        raise MetricError(f"loss_fn: expected it to return a scalar tensor, got {a_type(loss)}")
     if loss.numel() != 1:
         raise MetricError(
             f"loss_fn: its value has shape {tuple(loss.shape)}. It has to be a scalar: take a mean or a sum"
