@@ -1,5 +1,6 @@
 """Set-up of the whole suite: eight CPU devices, a JAX that is hostile to mistakes, and one compile per program."""
 
+import gc
 import os
 import shutil
 import signal
@@ -8,7 +9,14 @@ from collections.abc import Iterator
 
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
+
+from tests import compile_cache
+
+# On a busy machine it takes a while until the threads of all eight devices have had their turn. After 40 s, XLA would
+# end the process.
+PATIENCE = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+if PATIENCE not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PATIENCE}".strip()
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Strict promotion is JAX's own guard against silent casts. Where third-party code cannot live with it, the test that
@@ -26,20 +34,53 @@ def pytest_configure(config: pytest.Config) -> None:
     if CACHE not in os.environ:
         os.environ[CACHE] = tempfile.mkdtemp(prefix="trackside-tests-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(CACHE), ignore_errors=True))
+    compile_cache.write_whole_entries()
     jax.config.update("jax_compilation_cache_dir", os.environ[CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with modules that have slow tests, so that at the end no worker waits for one of them."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Set all that was imported apart, which is much, and which collecting garbage need not go over again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def frozen_garbage() -> Iterator[None]:
+    """Set what other modules have left apart, so that collecting garbage in a test takes no time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def no_garbage(frozen_garbage: None) -> None:
+    """Arrays that other tests have left behind are gone before this one counts any."""
+    gc.collect()
+
+
 @pytest.fixture(scope="module")
 def no_compile_cache() -> Iterator[None]:
     """For tests of what only a fresh compile tells: a cached program has the names of the first that was like it."""
-    directory = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_compilation_cache_dir", directory)
-    compilation_cache.reset_cache()
+    with compile_cache.switched_off():
+        yield
+
+
+@pytest.fixture(scope="module")
+def names_in_compile_cache() -> Iterator[None]:
+    """For tests of names in traces, where a cached program will do if it has the same names."""
+    with compile_cache.with_names():
+        yield
 
 
 @pytest.fixture

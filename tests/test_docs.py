@@ -6,12 +6,14 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LIST_IN_PARAGRAPH = re.compile(r"^(?!- |\d+\. |[ #|]|$).*\n(?:- |\d+\. ).*", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 MAX_README_LINES = 150
@@ -39,8 +41,9 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(sys, "argv", [page.name, str(tmp_path / "run")])
     monkeypatch.chdir(tmp_path)
-    for block in python_blocks(page):
-        exec(compile(block, str(page), "exec", dont_inherit=True), vars(module))
+    with jax.numpy_dtype_promotion("standard"):  # as readers have it, whose optax could not live with the strict one
+        for block in python_blocks(page):
+            exec(compile(block, str(page), "exec", dont_inherit=True), vars(module))
 
 
 def test_readme_shows_the_first_example() -> None:
@@ -52,6 +55,13 @@ def test_readme_shows_the_first_example() -> None:
 def test_readme_is_short() -> None:
     """The README fits into 150 lines."""
     assert len(README.read_text(encoding="utf-8").splitlines()) <= MAX_README_LINES
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.stem)
+def test_lists_follow_an_empty_line(page: Path) -> None:
+    """No list follows directly on a paragraph: the site would show it as part of that, unlike code hosts."""
+    without_code = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert LIST_IN_PARAGRAPH.findall(without_code) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -9,10 +9,17 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 # A line that each example must print.
 EXPECTED_LINES = {
+    "char_transformer": "Beautiful is better than",
     "decode_velocity": "both decode well: True",
+    "digits_cnn": "test accuracy 0.9",
+    "fit_callbacks": "best validation loss 0.02",
+    "full_trainer": "test loss 0.0",
+    "own_loop": "success: 320 steps, validation loss 0.0",
     "own_metrics": "rows that the tool received: success: {'train': 6, 'train_epoch': 2, 'val': 2}",
+    "plain_functions": "test loss 0.0",
     "regression": "test loss 0.0",
     "several_devices": "the kernel (16, 64) is split into parts of (8, 32) on 8 devices",
+    "ssm_decoder": "R2 on new trials 0.9",
     "several_processes": "both processes trained one model and wrote ['events-00000.jsonl', 'events-00001.jsonl']",
 }
 
@@ -20,6 +27,12 @@ EXPECTED_LINES = {
 def test_every_example_is_checked() -> None:
     """Every example has a check, and every check has an example."""
     assert {path.stem for path in EXAMPLES.glob("*.py")} == EXPECTED_LINES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED_LINES.keys() - {"decode_velocity"}))
+def test_example_is_short(name: str) -> None:
+    """An example has fewer than a hundred lines; only the one with two libraries has more."""
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 100
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What is best: the names that users write, and the one order that stopping, keeping, loading and reports share."""
 
 import json
+import logging
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,9 +20,9 @@ from trackside.callbacks.model_checkpoint import steps_to_keep
 from trackside.cli.run_glance import glance_at
 from trackside.errors import ConfigError
 from trackside.logger import LoggerConfig
-from trackside.monitor import Mode, Monitor
-from trackside.report.best_metric import best_metric
+from trackside.monitor import Mode, Monitor, direction_of
 from trackside.runs import open_run
+from trackside.runs.best_metric import best_metric
 from trackside.trainer.checkpoints import best_first
 from trackside.trainer.saved_training import metrics_to_record, saved_ranks, saved_stages
 
@@ -88,6 +89,23 @@ def test_metric_of_a_validation_that_never_comes() -> None:
 def test_better(value: float, than: float | None, mode: Mode, expected: bool) -> None:
     """A finite value is better than none and than one that is not finite; a tie is not better."""
     assert Monitor("loss", mode).is_better(value, than) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("loss", "min"),
+        ("accuracy_mean", "max"),
+        ("a_top5_accuracy", "max"),
+        ("accumulated_loss", "min"),
+        ("score/error_rate", "min"),
+        ("F1", "max"),
+        ("wall", "min"),
+    ],
+)
+def test_direction_by_name(name: str, expected: Mode) -> None:
+    """A metric without a monitor is judged by its name: a loss or an error is low, an accuracy or a score high."""
+    assert direction_of(name) == expected
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -325,3 +343,13 @@ def test_every_view_means_the_same(tmp_path: Path, monitor: str, mode: Mode, ste
     assert listed is not None
     assert (reported.step, reported.label, reported.value) == (step, label, stopper.best_score)
     assert (listed.step, listed.label, listed.value) == (step, label, stopper.best_score)
+
+
+def test_reason_to_stop_names_min_delta(caplog: pytest.LogCaptureFixture) -> None:
+    """A metric that improves by less than min_delta did improve; the reason says what was asked of it."""
+    trainer = make_trainer(lr=0.0)
+    config = EarlyStoppingConfig(monitor="val_score", patience=2, min_delta=0.1)
+    callbacks = [Scores([1.0, 0.99, 0.98]), EarlyStopping(config)]
+    with caplog.at_level(logging.INFO, "trackside"):
+        trainer.fit(make_loader(1), VALIDATION, num_epochs=3, callbacks=callbacks)
+    assert "did not improve on 1 by more than min_delta=0.1 in 2 checks" in caplog.text

@@ -3,14 +3,19 @@
 import pytest
 
 from trackside.text import (
+    a_type,
+    chart_label,
     count,
     duration,
     evidence_value,
     four_digits,
     head,
+    moment,
     num_bytes,
     percent,
+    percent_of_peak,
     seconds,
+    share_bar,
     tail,
     three_digits,
     with_prefix,
@@ -22,6 +27,13 @@ from trackside.text import (
 def test_percent(share, expected):
     """Shares are whole percentages, with a digit more where they are small."""
     assert percent(share) == expected
+
+
+def test_percent_of_peak():
+    """A share of a measured peak has a range, one of a peak from a data sheet has none."""
+    assert percent_of_peak(0.12, (0.1, 0.14)) == "12 % (10 to 14 %, measured peak)"
+    assert percent_of_peak(0.05, (0.0402, 0.11)) == "5.0 % (4.0 to 11 %, measured peak)"
+    assert percent_of_peak(0.12, None) == "12 %"
 
 
 @pytest.mark.parametrize(
@@ -118,3 +130,42 @@ def test_numbers_stay_with_their_units() -> None:
 def test_four_digits(number, expected):
     """Numbers without a unit are whole where they are whole, and have four digits otherwise."""
     assert four_digits(number) == expected
+
+
+def test_lone_surrogates_become_question_marks() -> None:
+    """A name that is not valid Unicode can be part of a chart."""
+    assert chart_label("\udcff") == "?"
+
+
+@pytest.mark.parametrize("text", ["<b>x</b>", "&lt;", "a & b", "<a href='javascript:1'>x</a>"])
+def test_labels_are_literal(text: str) -> None:
+    """A label has no markup for plotly to read, and says what the text said."""
+    shown = chart_label(text)
+    assert "<" not in shown
+    assert shown.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") == text
+
+
+def test_labels_are_short_and_on_one_line() -> None:
+    """A long name is cut, a line break becomes a space."""
+    assert chart_label("a\nb") == "a b"
+    assert chart_label("x" * 500) == "x" * 79 + "…"
+
+
+@pytest.mark.parametrize("timestamp", [1e30, -1e30, float("nan"), float("inf")])
+def test_moments_that_no_calendar_has(timestamp: float) -> None:
+    """A damaged time of a row is shown as unknown, and nothing fails on it."""
+    assert moment(timestamp) == "unknown time"
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, ""), (0.001, "▏"), (0.027, "▋"), (0.5, "█" * 12), (1.0, "█" * 24), (1e-9, "▏")]
+)
+def test_bars_tell_small_shares_apart(share: float, expected: str) -> None:
+    """A share is shown to an eighth of a column, and is never invisible."""
+    assert share_bar(share, 24) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(None, "None"), (3.0, "a float"), (3, "an int"), ([], "a list")])
+def test_a_type_has_its_article(value: object, expected: str) -> None:
+    """Errors read as sentences."""
+    assert a_type(value) == expected

@@ -6,6 +6,7 @@ It trains twice. The first loader is slow, and the run's findings say so; the se
 import math
 import pathlib
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -199,7 +200,17 @@ def print_lessons(console: rich.console.Console, slow_dir: pathlib.Path, fast_di
     console.rule("what to look at next")
     for name, opened in (("first", slow), ("second", fast)):
         console.print(f"report of the {name:6}  {write_html_report(opened)}", highlight=False, soft_wrap=True)
-    console.print(f"in the terminal       trackside report {fast_dir}", highlight=False, soft_wrap=True)
+    console.print(f"in the terminal       {command()} report {fast_dir}", highlight=False, soft_wrap=True)
+
+
+def command() -> str:
+    """What to type for the `trackside` of this environment, which need not be on the path."""
+    script = pathlib.Path(sys.executable).with_name("trackside")
+    if not script.exists():
+        return f"{sys.executable} -m trackside.cli"
+    if shutil.which("trackside") == str(script):
+        return "trackside"
+    return str(script.relative_to(pathlib.Path.cwd()) if script.is_relative_to(pathlib.Path.cwd()) else script)
 
 
 def remove_earlier_run(run_dir: pathlib.Path) -> None:

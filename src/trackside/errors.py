@@ -1,17 +1,19 @@
 """The errors that trackside raises. Every message names the argument, its value and what to do.
 
-TracksideError
-├── ConfigError        a config or argument that cannot work          (ValueError)
-├── DataError          a loader or batch that cannot be trained on    (ValueError)
-├── MetricError        a loss or metric in the wrong form             (ValueError)
-├── CheckpointError    a checkpoint that cannot be found or restored
-├── EventFileError     a run whose event file cannot be read
-├── RunError           a run that cannot be found or read
-├── TraceError         a trace that cannot be found or read
-├── CaptureError       a profile that could not be taken or written
-├── RecompileError     a function that compiles too often
-├── NonFiniteError     a training that met a NaN or an infinity
-└── MissingExtraError  an optional package that is not installed      (ImportError)
+    TracksideError
+    ├── ConfigError        a config or argument that cannot work          (ValueError)
+    ├── DataError          a loader or batch that cannot be trained on    (ValueError)
+    ├── MetricError        a loss or metric in the wrong form             (ValueError)
+    ├── CheckpointError    a checkpoint that cannot be found or restored
+    ├── EventFileError     a run whose event file cannot be read
+    ├── RunError           a run that cannot be found or read
+    ├── TraceError         a trace that cannot be found or read
+    ├── CaptureError       a profile that could not be taken or written
+    ├── RecompileError     a function that compiles too often
+    ├── NonFiniteError     a training that met a NaN or an infinity
+    └── MissingExtraError  an optional package that is not installed      (ImportError)
+
+What an error also is in Python's own terms stands in parentheses.
 """
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "EventFileError",
     "MetricError",
     "MissingExtraError",
+    "NonFiniteError",
     "RecompileError",
     "RunError",
     "TraceError",

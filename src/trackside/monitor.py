@@ -22,6 +22,11 @@ from trackside.errors import ConfigError
 Mode = Literal["min", "max"]
 Stage = Literal["train", "val"]
 
+_LOWER_IS_BETTER = ("loss", "err", "nll", "mse", "mae", "rmse", "perplexity", "ppl", "wer", "cer", "fid")
+_HIGHER_IS_BETTER = (
+    *("acc", "auc", "auroc", "bleu", "dice", "elbo", "f1", "iou", "likelihood", "ndcg", "precision", "psnr"),
+    *("r2", "recall", "reward", "rouge", "score", "ssim"),
+)
 _LOGGED_AS = ("", "_mean", "_single", "_max", "_std")
 
 
@@ -135,6 +140,18 @@ class Monitor:
         if than is None or not math.isfinite(than):
             return True
         return self.rank(value) < self.rank(than) - min_delta
+
+
+def direction_of(name: str) -> Mode:
+    """Whether lower or higher is better, judging by the name of a metric alone.
+
+    Args:
+        name: The name, such as `loss_mean` or `top5_accuracy`.
+    """
+    words = name.lower().replace("/", "_").split("_")
+    if any(word.startswith(_LOWER_IS_BETTER) for word in words):
+        return "min"
+    return "max" if any(word.startswith(_HIGHER_IS_BETTER) for word in words) else "min"
 
 
 def validation_loss(metrics: Mapping[str, float]) -> float:

@@ -46,6 +46,14 @@ class Every:
         """The next multiple of the interval."""
         return NEVER if self.num_steps < 0 else (step // self.num_steps + 1) * self.num_steps
 
+    def between(self, first: int, last: int) -> range:
+        """The multiples of the interval from one step to another, both included."""
+        return (
+            range(-(-first // self.num_steps) * self.num_steps, last + 1, self.num_steps)
+            if self.num_steps > 0
+            else range(0)
+        )
+
     def is_due(self, step: int) -> bool:
         """Whether the step is a multiple of the interval."""
         return self.num_steps > 0 and step > 0 and step % self.num_steps == 0

@@ -14,11 +14,27 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
 _CONTROLS.pop(ord("\n"))
+_MAX_LABEL = 80
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 def percent(share: float) -> str:
     """A share as a whole percentage, with a digit more where it is small."""
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+
+
+def percent_of_peak(share: float, share_range: tuple[float, float] | None) -> str:
+    """A share of what a device can do; with its range if that was measured: `12 % (10 to 14 %, measured peak)`.
+
+    Args:
+        share: The share.
+        share_range: The least and the most that it may be; None for a peak without a spread.
+    """
+    if share_range is None:
+        return percent(share)
+    low, high = share_range
+    return f"{percent(share)} ({percent(low).removesuffix(' %')} to {percent(high)}, measured peak)"
 
 
 def seconds(time_s: float) -> str:
@@ -46,8 +62,11 @@ def duration(time_s: float) -> str:
 
 
 def moment(timestamp: float) -> str:
-    """A moment in local time, to the minute: `2026-03-01 14:05`."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
+    """A moment in local time, to the minute: `2026-03-01 14:05`. One that no calendar has is an unknown time."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
+    except (OverflowError, OSError, ValueError):
+        return "unknown time"
 
 
 def num_bytes(number: float) -> str:
@@ -61,6 +80,20 @@ def num_bytes(number: float) -> str:
 def count(number: int, noun: str) -> str:
     """A number of things."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def a_type(value: object) -> str:
+    """What a value is, for an error: `a list`, `an ndarray`, `None`."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
+def share_bar(share: float, width: int) -> str:
+    """A share as a bar, to an eighth of a column; what is not nothing has at least an eighth."""
+    eighths = max(round(8 * share * width), 1 if share > 0 else 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
 
 
 def with_prefix(number: float, unit: str) -> str:
@@ -112,6 +145,12 @@ def without_controls(text: str) -> str:
     A name that a run wrote must not be able to move the cursor or to clear the screen.
     """
     return text.translate(_CONTROLS)
+
+
+def chart_label(text: object, max_length: int = _MAX_LABEL) -> str:
+    """Text from a run on one line, as plotly shows it literally: it reads a little HTML in everything it writes."""
+    shown = " ".join(str(text).encode("utf-8", "replace").decode("utf-8").split())
+    return head(shown, max_length).translate(_ESCAPES)
 
 
 def evidence_value(name: str, value: float | int | str) -> str:

@@ -1,5 +1,6 @@
 """`trackside demo`."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def test_demo_learns_the_digits_and_explains_itself(
     assert "waiting for data" in comparison
     statuses = [row["status"] for row in read_events(run_dir / event_file_name(0)) if row["kind"] == "status"]
     assert statuses == ["success"]
+
+
+def test_command_to_type_next_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the command is not on the path, the demo says where it is; where it is on the path, its name is enough."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    first = demo.command().split()[0]
+    assert Path(first).is_file()
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert demo.command() == "trackside"
 
 
 def test_mistaken_override_is_an_error_without_traceback(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -16,7 +16,8 @@ from trackside.cli.doctor_checks import Check, check_jax, check_optional_package
 @pytest.mark.slow
 def test_everything_is_told_and_the_profiler_works(tmp_path: Path) -> None:
     """The real command names versions and devices, takes a profile that works, and never prints a secret."""
-    done = call("doctor", "--json", JAX_PLATFORMS="cpu", TRACKSIDE_API_KEY="hush", JAX_PROXY="http://me:hush@host/")
+    variables = {"JAX_PLATFORMS": "cpu", "TRACKSIDE_API_KEY": "hush", "JAX_PROXY": "http://me:hush@host/"}
+    done = call("doctor", "--json", "--timeout", "280", **variables)
     assert done.returncode == 0
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["packages"]["details"]["trackside"] == __version__

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cli.tiny_run import FIRST_CAPTURED
 from trackside import cli
 from trackside.runs import open_run
 from trackside.trace.perfetto import write_perfetto
@@ -93,7 +94,7 @@ def test_captures_are_copied_for_perfetto(trained_run: Path, tmp_path: Path, cap
     """What JAX wrote for Perfetto next to a capture is taken as it is, named by session and host."""
     assert cli.run(["export", str(trained_run), "--captures", str(tmp_path / "out")]) == 0
     (path,) = (tmp_path / "out").iterdir()
-    assert path.name.startswith("step_00000011-")
+    assert path.name.startswith(f"step_{FIRST_CAPTURED:08d}-")
     assert path.name.endswith(".trace.json.gz")
     assert str(path) in capsys.readouterr().out
     assert any(event["ph"] == "X" for event in read_perfetto(path))
@@ -160,7 +161,7 @@ def linked_capture(trained_run: Path, tmp_path: Path, pattern: str) -> tuple[Pat
     return run, outside
 
 
-@pytest.mark.parametrize("pattern", ["step_*11", "*.xplane.pb", "*.trace.json.gz"])
+@pytest.mark.parametrize("pattern", ["step_*", "*.xplane.pb", "*.trace.json.gz"])
 def test_link_out_of_the_run_is_skipped(
     pattern: str, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

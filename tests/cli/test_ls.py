@@ -12,10 +12,10 @@ from trackside import cli
 from trackside.cli import run_glance
 from trackside.cli.run_glance import glance_at
 from trackside.events import EventWriter
+from trackside.measured_run.run_lock import RunLock
 from trackside.report import summarise_run
 from trackside.run_layout import event_file_name
 from trackside.runs import open_run
-from trackside.trainer.run_lock import RunLock
 
 
 def write_run(path: Path, losses: list[float], status: str | None = "success") -> Path:
@@ -187,9 +187,10 @@ def test_metric_is_found_among_rows_of_callbacks(tmp_path: Path) -> None:
 
 def test_large_file_is_read_at_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large file the beginning and the end are looked at, and the best metric says so."""
+    monkeypatch.setattr("trackside.events.NAMES_EVERY_BYTES", 2000)
     path = write_run(tmp_path / "a", np.linspace(1, 0.5, 400).tolist())
     size = os.path.getsize(path / event_file_name(0))
-    monkeypatch.setattr(run_glance, "MAX_SCANNED_BYTES", size // 2)
+    monkeypatch.setattr(run_glance, "MAX_READ_BYTES", size // 2)
     monkeypatch.setattr(run_glance, "_END_BYTES", size // 8)
     glance = glance_at(path)
     assert (glance.status, glance.step) == ("success", 4000)

@@ -116,3 +116,24 @@ def test_colours_on_request(trained_run: Path) -> None:
     """With FORCE_COLOR, the same report comes in colours."""
     done = call("report", trained_run, "--no-html", FORCE_COLOR="1")
     assert "\x1b[1;32msuccess" in done.stdout
+
+
+def test_findings_are_silenced(run_copy: Path, capsys: pytest.CaptureFixture) -> None:
+    """`--silence ID` leaves findings out of everything that is printed and written, and says so."""
+    silence = ["--silence", "ragged-last-batch", "--silence", "high_loss_fn_computation"]
+    assert cli.run(["report", str(run_copy), "--json", *silence]) == 0
+    assert "1 finding silenced (ragged-last-batch)" in capsys.readouterr().out
+    summary = json.loads((run_copy / "summary.json").read_text(encoding="utf-8"))
+    assert "ragged_last_batch" not in [finding["id"] for finding in summary["findings"]]
+    assert [finding["id"] for finding in summary["silenced"]] == ["ragged_last_batch"]
+    page = (run_copy / "report.html").read_text(encoding="utf-8")
+    assert "1 finding silenced (ragged-last-batch)." in page
+    assert "the last batch is smaller" not in page
+
+
+def test_unknown_finding_is_an_error(trained_run: Path, capsys: pytest.CaptureFixture) -> None:
+    """With the nearest one."""
+    assert cli.run(["report", str(trained_run), "--silence", "ragged-batch"]) == 2
+    assert "--silence: expected the id of a finding, got 'ragged-batch'. Did you mean 'ragged-last-batch'?" in (
+        capsys.readouterr().err
+    )

@@ -22,7 +22,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from trackside.logger import Logger, LoggerConfig
-from trackside.trainer.run_lock import RunLock
+from trackside.measured_run.run_lock import RunLock
 
 with RunLock(Path(sys.argv[1])):
     Logger(LoggerConfig(log_path=sys.argv[1]))
@@ -72,6 +72,16 @@ def test_finished_run_ends_the_watch(trained_run: Path, capsys: pytest.CaptureFi
     assert lines[-1].startswith("success  step 93 of 93, epoch 3")
 
 
+def test_findings_are_silenced(trained_run: Path, capsys: pytest.CaptureFixture) -> None:
+    """In the picture, which says so, and in lines."""
+    silence = ["--silence", "ragged-last-batch"]
+    assert cli.run(["watch", str(trained_run), "--once", *silence]) == 0
+    out = capsys.readouterr().out
+    assert "1 finding silenced (ragged-last-batch)" in out
+    assert cli.run(["watch", str(trained_run), "--interval", "0.01", *silence]) == 0
+    assert "ragged-last-batch:" not in out + capsys.readouterr().out
+
+
 def test_run_that_does_not_exist_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """One look at nothing says that there is nothing yet."""
     assert cli.run(["watch", str(tmp_path / "later"), "--once"]) == 0
@@ -94,14 +104,14 @@ def test_training_in_another_process_is_followed_to_its_end(
     assert watch.stdout is not None
     assert "waiting for a run" in watch.stdout.readline()
     trained = start(training(path, num_steps=300))
-    out, errors = watch.communicate(timeout=120)
+    out, errors = watch.communicate(timeout=300)
     assert watch.returncode == 0
     assert errors == ""
     lines = out.splitlines()
     assert any(line.startswith("running  step") for line in lines)
     assert lines[-1].startswith("success  step 300 of 300")
     assert len(set(lines)) == len(lines)
-    trained.communicate(timeout=120)
+    trained.communicate(timeout=300)
     assert trained.returncode == 0
 
 
@@ -115,7 +125,7 @@ def test_killed_training_ends_the_watch(tmp_path: Path, start: Callable[..., sub
     while not re.search("running  step [1-9]", watch.stdout.readline()):
         assert trained.poll() is None
     trained.send_signal(signal.SIGKILL)
-    out, _ = watch.communicate(timeout=120)
+    out, _ = watch.communicate(timeout=300)
     assert watch.returncode == 0
     assert out.splitlines()[-1].startswith("dead  step")
 
@@ -134,7 +144,7 @@ def test_training_killed_before_its_first_step_ends_the_watch(
     while "running" not in watch.stdout.readline():
         assert holder.poll() is None
     holder.send_signal(signal.SIGKILL)
-    out, _ = watch.communicate(timeout=120)
+    out, _ = watch.communicate(timeout=300)
     assert watch.returncode == 0
     assert out.splitlines()[-1].startswith("not started")
 
@@ -158,7 +168,7 @@ def test_picture_in_a_terminal_ends_by_ctrl_c(tmp_path: Path, start: Callable[..
     seen = read_until(main, b"steps per second")
     watch.send_signal(signal.SIGINT)
     seen += read_until(main, None)
-    assert watch.wait(timeout=60) == 0
+    assert watch.wait(timeout=300) == 0
     os.close(main)
     assert b"\x1b[2K" in seen  # lines are drawn over
     assert seen.rstrip().endswith(b"\x1b[?25h")  # the cursor is shown again
@@ -168,7 +178,7 @@ def test_picture_in_a_terminal_ends_by_ctrl_c(tmp_path: Path, start: Callable[..
 def read_until(descriptor: int, word: bytes | None) -> bytes:
     """What a terminal shows until a word comes, or to its end."""
     seen = b""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and (word is None or word not in seen):
         try:
             block = os.read(descriptor, 65536)

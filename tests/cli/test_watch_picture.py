@@ -8,9 +8,9 @@ import pytest
 from trackside.cli.watch_picture import find_series, recent_ledger, render_line, render_picture, steps_per_second
 from trackside.clock import ManualClock
 from trackside.events import EventWriter
+from trackside.measured_run.run_lock import RunLock
 from trackside.run_layout import event_file_name
 from trackside.runs import open_run
-from trackside.trainer.run_lock import RunLock
 
 
 @pytest.fixture
@@ -132,3 +132,15 @@ def test_run_that_starts_over_has_a_picture(tmp_path: Path) -> None:
         assert list(find_series(run)) == []
         assert render_line(run) == "running  step 0"
         assert "step 0" in render_picture(run, now=1001.0, width=80).plain
+
+
+def test_callbacks_count_once(tmp_path: Path) -> None:
+    """Rows have the time of all callbacks and that of each; together they are one part here."""
+    events = EventWriter(tmp_path / event_file_name(0))
+    for step in (1, 2):
+        values = {"device_wait_ms": 5.0, "callbacks_ms": 5.0, "callback/A_ms": 2.0, "callback/B_ms": 3.0}
+        events.write_metrics(values, step, 1, "time")
+    events.close()
+    ledger = recent_ledger(open_run(tmp_path))
+    assert ledger is not None
+    assert ledger.share("callback/callbacks") == pytest.approx(0.5)

@@ -12,6 +12,8 @@ from trackside.logger import LoggerConfig
 
 STEPS_PER_EPOCH = 31
 NUM_EPOCHS = 3
+FIRST_CAPTURED, LAST_CAPTURED = 21, 24
+"""After warm-up and ten clean steps, since on a busy machine writing the capture disturbs all steps that follow it."""
 
 
 def train_run(path: Path) -> Path:
@@ -19,7 +21,11 @@ def train_run(path: Path) -> Path:
     trainer = make_trainer(
         logger=LoggerConfig(log_path=path, log_every_n_steps=2),
         callbacks=[
-            JaxProfilerConfig(profile_every_n_minutes=-1, profile_first_step=10, profile_n_steps=4),
+            JaxProfilerConfig(
+                profile_every_n_minutes=-1,
+                profile_first_step=FIRST_CAPTURED - 1,
+                profile_n_steps=LAST_CAPTURED - FIRST_CAPTURED + 1,
+            ),
             MemoryProfileConfig(log_dir=str(path / "memory"), profile_every_n_steps=20),
         ],
         lr=0.01,
@@ -40,7 +46,7 @@ def call(*arguments: str | Path, **environment: str) -> subprocess.CompletedProc
         command(*arguments),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env=plain_environment(environment),
     )

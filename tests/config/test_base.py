@@ -1,5 +1,6 @@
 """What every config has: `get`, `to_dict`, `from_dict`."""
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -56,6 +57,25 @@ def test_a_frozen_config_works():
         a: int = 1
 
     assert ConfigDict.from_dict(FrozenConfig, FrozenConfig(2).to_dict()) == FrozenConfig(2)
+
+
+def test_a_misspelled_argument_is_refused():
+    """The constructor suggests the field that was meant; it is a TypeError too, as Python raises."""
+    message = r"^sed: RunConfig has no field 'sed'; it has seed, .* Did you mean 'seed'\?"
+    with pytest.raises(ConfigError, match=message) as raised:
+        tree.RunConfig(sed=3)  # pyright: ignore[reportCallIssue]
+    assert isinstance(raised.value, TypeError)
+
+
+def test_own_constructors_take_what_they_say():
+    """A config with a constructor of its own may take more than its fields."""
+
+    class Own(ConfigDict):
+        def __init__(self, **kwargs):
+            self.kwargs = kwargs
+
+    assert Own(anything=1).kwargs == {"anything": 1}
+    assert repr(inspect.signature(tree.RunConfig)).startswith("<Signature (seed")
 
 
 def test_a_misspelt_attribute_is_refused():

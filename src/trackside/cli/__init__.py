@@ -4,6 +4,8 @@ Each command is a function in its own module, which is imported when the command
 of them, and needs no jax.
 """
 
+import contextlib
+import functools
 import importlib
 import inspect
 import io
@@ -82,21 +84,30 @@ def _dispatch(arguments: list[str]) -> int:
 def _call(function: Callable[..., int | None], name: str, arguments: list[str]) -> int:
     import tyro
 
+    parse = functools.partial(
+        tyro.cli,
+        function,
+        prog=f"trackside {name}",
+        description="",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
     if not {"-h", "--help"}.isdisjoint(arguments):
-        # Printed here because tyro turns each paragraph into one long line.
-        sys.stdout.write(f"{description_of(function)}\n\n")
-        sys.stdout.flush()
+        return _show_help(parse, description_of(function))
     try:
-        code = tyro.cli(
-            function,
-            prog=f"trackside {name}",
-            description="",
-            args=arguments,
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
-    except SystemExit as end:  # after the help, or after bad arguments
+        return parse() or FINE
+    except SystemExit as end:  # after bad arguments
         return end.code if isinstance(end.code, int) else FINE
-    return code or FINE
+
+
+def _show_help(parse: Callable[[], object], description: str) -> int:
+    """Print what tyro says of a command, in lines that fit: it gives paragraphs and the usage one long line each."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        parse()
+    usage, _, rest = printed.getvalue().partition("\n\n")
+    sys.stdout.write(f"{description}\n\n{textwrap.fill(usage, 80, subsequent_indent='    ')}\n\n{rest}")
+    return FINE
 
 
 def _in_one_line(error: Exception) -> str:

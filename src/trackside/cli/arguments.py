@@ -21,6 +21,11 @@ OptionalDirectory = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_beh
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
 """A name; None by default."""
 
+Silenced = Annotated[
+    tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="ID", help_behavior_hint="(can be repeated)")
+]
+"""The ids of findings to leave out; none by default."""
+
 HERE = ""
 """The value of `FileOrDefault` if the option was given without a file."""
 

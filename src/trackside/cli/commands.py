@@ -45,7 +45,7 @@ A run is the directory that LoggerConfig.log_path names. To get started:
 Run `trackside COMMAND --help` for the arguments of a command, with examples.
 
 Exit codes: 0 success, 1 regression (compare), 2 error, 130 Ctrl-C.
-TRACKSIDE_DEBUG=1 shows the traceback of an error, NO_COLOR=1 turns colours off.
+TRACKSIDE_DEBUG=1 shows the traceback of an error, NO_COLOR=1 turns colors off.
 """
 
 

@@ -163,7 +163,7 @@ def check_terminal() -> Iterator[Check]:
 
     console = open_console()
     shown = "a terminal" if console.is_terminal else "not a terminal (a pipe or a file)"
-    colours = console.color_system or "no colours"
+    colours = console.color_system or "no colors"
     details = {
         "is_terminal": console.is_terminal,
         "width": console.width,

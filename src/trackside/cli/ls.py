@@ -67,8 +67,8 @@ def _table(directory: Path, glances: "list[Glance]", width: int) -> Text:
 
 
 def _row(directory: Path, glance: "Glance", name_width: int) -> Text:
-    from trackside.report.status_words import RunStatus
     from trackside.report.terminal_lines import fit, fit_tail
+    from trackside.runs.status_words import RunStatus
     from trackside.text import moment, three_digits
 
     speed = "" if glance.steps_per_second is None else three_digits(glance.steps_per_second)

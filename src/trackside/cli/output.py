@@ -23,7 +23,7 @@ class OutputConsole(Console):
 
 
 def open_console() -> OutputConsole:
-    """The console of a command: colours on a terminal, plain text in a pipe."""
+    """The console of a command: colors on a terminal, plain text in a pipe."""
     # Names of runs, scopes and operations are shown as they are, brackets and colons included.
     return OutputConsole(markup=False, emoji=False, highlight=False)
 

@@ -4,7 +4,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from trackside.cli.arguments import HERE, FileOrDefault, Flag, OptionalFile, RunPath
+from trackside.cli.arguments import HERE, FileOrDefault, Flag, OptionalFile, RunPath, Silenced
 from trackside.cli.output import open_console, print_lines, print_path, to_json, usable_width
 from trackside.errors import ConfigError
 from trackside.run_layout import SUMMARY_FILE_NAME
@@ -18,6 +18,7 @@ def report(
     html: OptionalFile = None,
     no_html: Flag = False,
     open: Flag = False,
+    silence: Silenced = (),
 ) -> None:
     """Show how a run went, whether it has finished, is still training, or died.
 
@@ -31,6 +32,7 @@ def report(
       trackside report runs/demo --json              also write runs/demo/summary.json
       trackside report runs/demo --json - | jq .step_time.p50_s
       trackside report runs/demo --no-html | less
+      trackside report runs/demo --silence input-bound      leave a finding out
 
     Args:
         run: The run's directory, or one of its event files.
@@ -38,13 +40,15 @@ def report(
         html: Write the page to this file instead of report.html in the run.
         no_html: Do not write the page.
         open: Open the page in a browser.
+        silence: Leave out the findings of this id.
     """
+    from trackside.findings.silencing import checked_ids
     from trackside.report import render_summary, summarise_run
     from trackside.runs import open_run
 
     if no_html and (html is not None or open):
         raise ConfigError(f"--no-html and {'--open' if open else '--html'} contradict each other; drop one of them")
-    opened = open_run(run)
+    opened = open_run(run, checked_ids(silence, "--silence"))
     summary = summarise_run(opened)
     console = open_console()
     if json == STDOUT:

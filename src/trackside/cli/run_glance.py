@@ -1,33 +1,27 @@
-"""A run at a glance, for lists of many runs: from a few rows of its event file, without decoding the others.
+"""A run at a glance, for lists of many runs: what `Run` has too, of one process and without verdicts.
 
-Rows begin with their kind, so that the few that matter are found by searching bytes; so are the values of a metric, of
-which there may be thousands. Of a file larger than `MAX_SCANNED_BYTES`, only the beginning and the end are read.
+Of a file larger than `MAX_READ_BYTES`, only the beginning and the end are read.
 """
 
-import itertools
-import re
-import statistics
+import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from trackside.report.best_metric import TRAIN_EPOCH_MODE, BestMetric, best_of, choose_metric
-from trackside.report.status_words import RunStatus, judge_status
+from trackside.files import open_regular
+from trackside.runs.best_metric import BestMetric, best_metric_of
+from trackside.runs.event_file import EventFile
+from trackside.runs.row_collector import RowCollector
 from trackside.runs.run_folders import process_index_of
 from trackside.runs.run_status import UNKNOWN, is_held, status_of
+from trackside.runs.status_words import RunStatus, judge_status
 
-MAX_SCANNED_BYTES = 64 << 20
+MAX_READ_BYTES = 64 << 20
 _END_BYTES = 8 << 20
 _NUM_TIMED_ROWS = 50
-_NUM_NAMED_ROWS = 5
-"""Last rows of a mode whose metrics are looked at: the very last may be a row of a callback, without a loss."""
-_NUMBER = rb"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
-_HISTORY = re.compile(rb'\n\{"kind":"(?:format|leg|status|stop)"')
-_REPORTS = ("metrics", "leg", "leg_end", "status")
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ class Glance:
     """Over its last steps; None if none was timed."""
     best: BestMetric | None
     is_best_of_all: bool
-    """Whether all rows of that metric were read."""
+    """Whether all rows were read."""
     started_at: float
     ended_at: float
 
@@ -70,25 +64,20 @@ def glance_at(path: Path) -> Glance:
 
 def _glance_at(path: Path) -> Glance:
     file = min(entry for entry in path.iterdir() if process_index_of(entry) is not None)
-    rows = _Rows.of(file)
-    first, last = rows.first(), next(rows.backward(), {})
-    # The last one, as the full reader has it: a leg may resume from a step before the highest.
-    reported = next((row for row in rows.backward(*_REPORTS) if row.get("step") is not None), {})
-    step = int(reported.get("step") or 0)
-    has_steps = any(next(rows.metrics_backward(mode), None) for mode in ("train", "default"))
-    status = _status(rows.history(), is_held(path), step, has_steps)
+    rows, is_whole = _read(file)
+    status = _status(rows, is_held(path))
     changed_at = _changed_at(path)
     return Glance(
         path,
         status.word,
         status.stop_reason,
-        step,
-        int(reported.get("epoch") or 0),
+        rows.step,
+        rows.epoch,
         _speed(rows),
         _best(rows),
-        rows.is_whole,
-        float(first.get("t") or changed_at),
-        float(last.get("t") or changed_at),
+        is_whole,
+        rows.started_at or changed_at,
+        rows.ended_at or changed_at,
     )
 
 
@@ -99,114 +88,47 @@ def _changed_at(path: Path) -> float:
         return 0.0
 
 
-class _Rows:
-    """The rows of an event file, found by their first bytes and decoded when they are asked for.
+def _read(path: Path) -> tuple[RowCollector, bool]:
+    """The rows of a file, and whether these are all.
 
-    Args:
-        data: What was read of the file.
-        is_whole: Whether that is all of it.
+    Raises:
+        OSError: It cannot be read, or is not a regular file.
     """
-
-    def __init__(self, data: bytes, is_whole: bool):
-        self._data = b"\n" + data
-        self.is_whole = is_whole
-
-    @classmethod
-    def of(cls, path: Path) -> "_Rows":
-        """Those of a file.
-
-        Raises:
-            OSError: It cannot be read, or is not a regular file: opening a pipe would wait for its writer.
-        """
-        if not path.is_file():
-            raise OSError(f"{path} is not a regular file")
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            if size <= MAX_SCANNED_BYTES:
-                return cls(file.read(), is_whole=True)
-            head = file.read(_END_BYTES)
-            file.seek(size - _END_BYTES)
-            # A line cut in two is skipped like any damaged line.
-            return cls(head + b"\n" + file.read(), is_whole=False)
-
-    def first(self) -> dict[str, Any]:
-        """The first row."""
-        return self.at(1)
-
-    def history(self) -> list[dict[str, Any]]:
-        """The rows `format`, `leg`, `status` and `stop`, in order."""
-        return [row for found in _HISTORY.finditer(self._data) if (row := self.at(found.start() + 1))]
-
-    def backward(self, *kinds: str) -> Iterator[dict[str, Any]]:
-        """The rows of these kinds, or of all, the last one first."""
-        begins = [b'\n{"kind":%b' % msgspec.json.encode(kind) for kind in kinds] or [b'\n{"kind":']
-        places = {begin: self._data.rfind(begin) for begin in begins}
-        while (place := max(places.values())) >= 0:
-            if row := self.at(place + 1):
-                yield row
-            begin = next(begin for begin, other in places.items() if other == place)
-            places[begin] = self._data.rfind(begin, 0, place)
-
-    def metrics_backward(self, mode: str) -> Iterator[dict[str, Any]]:
-        """The metrics of a mode, the last row first."""
-        sought = b'"mode":%b,"values":' % msgspec.json.encode(mode)
-        place = self._data.rfind(sought)
-        while place >= 0:
-            if row := self.at(place):
-                yield row
-            place = self._data.rfind(sought, 0, place)
-
-    def values(self, mode: str, name: str) -> list[tuple[int, float]]:
-        """All finite values of a metric, in order, each with a place in its row."""
-        own_mode, own_name = (re.escape(msgspec.json.encode(text)) for text in (mode, name))
-        pattern = b'"mode":%b,"values":\\{[^}\n]*?%b:%b' % (own_mode, own_name, _NUMBER)
-        return [(found.start(), float(found[1])) for found in re.finditer(pattern, self._data)]
-
-    def at(self, place: int) -> dict[str, Any]:
-        """The row around a place in the file; empty if the line is damaged."""
-        end = self._data.find(b"\n", place)
-        line = self._data[self._data.rfind(b"\n", 0, place) + 1 : end if end >= 0 else None]
-        try:
-            row = msgspec.json.decode(line)
-        except (ValueError, RecursionError):
-            return {}
-        return row if isinstance(row, dict) and "kind" in row else {}
+    rows, size = RowCollector(), os.path.getsize(path)
+    is_whole = size <= MAX_READ_BYTES
+    for block in EventFile(path).blocks() if is_whole else _ends(path, size):
+        rows.add_block(block)
+    return rows, is_whole
 
 
-def _status(history: list[dict[str, Any]], is_held: bool, step: int, has_steps: bool) -> RunStatus:
-    legs = [row for row in history if row["kind"] == "leg"]
+def _ends(path: Path, size: int) -> Iterator[bytes]:
+    """The whole lines at the beginning and at the end of a file."""
+    with open_regular(path) as file:
+        head = file.read(_END_BYTES)
+        yield head[: head.rfind(b"\n") + 1]
+        file.seek(size - _END_BYTES)
+        tail = file.read(_END_BYTES)
+        yield tail[tail.find(b"\n") + 1 : tail.rfind(b"\n") + 1]
+
+
+def _status(rows: RowCollector, is_held: bool) -> RunStatus:
+    legs = list(rows.events("leg"))
     goal = legs[-1].get("goal") if legs else None
-    word = status_of((row for row in history if row["kind"] != "stop"), is_held, has_steps)
-    stops = (row for row in history if row["kind"] in ("leg", "stop"))
-    return judge_status(word, stops, step, goal if isinstance(goal, int) else None)
+    has_steps = not {"train", "default"}.isdisjoint(rows.metrics)
+    word = UNKNOWN if rows.is_newer else status_of(rows.events("format", "leg", "status"), is_held, has_steps)
+    return judge_status(word, rows.events("leg", "stop"), rows.step, goal if isinstance(goal, int) else None)
 
 
-def _speed(rows: _Rows) -> float | None:
-    times_s = []
-    for row in rows.metrics_backward("train"):
-        time_s = row["values"].get("step_time")
-        if isinstance(time_s, float) and time_s > 0:
-            times_s.append(time_s)
-        if len(times_s) >= _NUM_TIMED_ROWS:
-            break
-    return 1 / statistics.median(times_s) if times_s else None
+def _speed(rows: RowCollector) -> float | None:
+    table = rows.metrics["train"].table() if "train" in rows.metrics else {}
+    times_s = table["step_time"] if "step_time" in table else np.array([])
+    last_s = times_s[np.isfinite(times_s) & (times_s > 0)][-_NUM_TIMED_ROWS:]
+    return float(1 / np.median(last_s)) if len(last_s) else None
 
 
-def _best(rows: _Rows) -> BestMetric | None:
+def _best(rows: RowCollector) -> BestMetric | None:
     """The best value of the metric by which the run is judged."""
     config: dict[str, Any] = {}
-    for row in reversed(list(rows.backward("config"))):
+    for row in rows.events("config"):
         config.update(row.get("config") or {})
-    modes = ("val", "train", TRAIN_EPOCH_MODE)
-    monitored = choose_metric(config, {mode: names for mode in modes if (names := _names(rows, mode))})
-    if monitored is None:
-        return None
-    found = rows.values(monitored.mode, monitored.name)
-    best = best_of(monitored, np.arange(len(found)), np.array([value for _, value in found]))
-    return None if best is None else replace(best, step=int(rows.at(found[best.step][0]).get("step") or 0))
-
-
-def _names(rows: _Rows, mode: str) -> list[str]:
-    """The metrics in the last rows of a mode."""
-    last = itertools.islice(rows.metrics_backward(mode), _NUM_NAMED_ROWS)
-    return list(dict.fromkeys(name for row in last for name in row["values"]))
+    return best_metric_of(config, {mode: store.table() for mode, store in rows.metrics.items()})

@@ -1,6 +1,7 @@
 """`trackside watch`."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import tyro
 from rich.live import Live
 from rich.text import Text
 
-from trackside.cli.arguments import Flag, RunPath
+from trackside.cli.arguments import Flag, RunPath, Silenced
 from trackside.cli.output import OutputConsole, open_console, print_lines, usable_width
 from trackside.clock import SYSTEM_CLOCK
 from trackside.errors import ConfigError
@@ -21,6 +22,7 @@ def watch(
     run: RunPath,
     interval: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 2.0,
     once: Flag = False,
+    silence: Silenced = (),
 ) -> None:
     """Follow a run while it trains: progress, speed, where the time goes, losses, findings.
 
@@ -36,17 +38,21 @@ def watch(
         run: The run's directory.
         interval: How often to update.
         once: Print the current state and exit.
+        silence: Leave out the findings of this id.
     """
+    from trackside.findings.silencing import checked_ids
+
     if interval <= 0:
         raise ConfigError(f"--interval: expected a positive number of seconds, got {interval:g}")
+    follower = Follower(run, checked_ids(silence, "--silence"))
     console = open_console()
     try:
         if once:
-            _print_once(run, console)
+            _print_once(follower, console)
         elif console.is_terminal and not console.is_dumb_terminal:
-            _follow_in_place(run, interval, console)
+            _follow_in_place(follower, interval, console)
         else:
-            _follow_in_lines(run, interval, console)
+            _follow_in_lines(follower, interval, console)
     except KeyboardInterrupt:  # how people stop watching
         return
 
@@ -56,12 +62,14 @@ class Follower:
 
     Args:
         path: The run's directory.
+        silenced: The ids of findings to leave out.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, silenced: Sequence[str] = ()):
         from trackside.runs import Run
 
         self.path = path
+        self._silenced = silenced
         self.run: Run | None = None
         self._num_dead = 0
         self._was_running = False
@@ -72,7 +80,7 @@ class Follower:
 
         if self.run is None:
             try:
-                self.run = open_run(self.path)
+                self.run = open_run(self.path, self._silenced)
             except RunError:
                 return False
             has_news = True
@@ -105,14 +113,12 @@ def _picture(follower: Follower, console: OutputConsole) -> Text:
     return render_picture(follower.run, SYSTEM_CLOCK.timestamp(), usable_width(console), plain)
 
 
-def _print_once(path: Path, console: OutputConsole) -> None:
-    follower = Follower(path)
+def _print_once(follower: Follower, console: OutputConsole) -> None:
     follower.look()
     print_lines(console, _picture(follower, console))
 
 
-def _follow_in_place(path: Path, interval_s: float, console: OutputConsole) -> None:
-    follower = Follower(path)
+def _follow_in_place(follower: Follower, interval_s: float, console: OutputConsole) -> None:
     with Live(console=console, auto_refresh=False) as live:
         while True:
             follower.look()
@@ -120,13 +126,12 @@ def _follow_in_place(path: Path, interval_s: float, console: OutputConsole) -> N
             if follower.is_over:
                 break
             time.sleep(interval_s)
-    console.print(f"for the full report, run `trackside report {path}`", soft_wrap=True)
+    console.print(f"for the full report, run `trackside report {follower.path}`", soft_wrap=True)
 
 
-def _follow_in_lines(path: Path, interval_s: float, console: OutputConsole) -> None:
+def _follow_in_lines(follower: Follower, interval_s: float, console: OutputConsole) -> None:
     from trackside.cli.watch_picture import render_finding_line, render_line
 
-    follower = Follower(path)
     printed: set[tuple[str, str]] = set()
     last = ""
     while True:

@@ -8,13 +8,13 @@ from rich.text import Text
 
 from trackside.cli.sparkline import sparkline
 from trackside.findings import Finding
+from trackside.findings.silencing import silenced_text
 from trackside.profiling.ledger import CALLBACK, LedgerTotals
-from trackside.report.best_metric import choose_metric
-from trackside.report.downsample import without_absent
 from trackside.report.ledger_lines import render_bar
-from trackside.report.status_words import read_status
 from trackside.report.terminal_lines import fit, join, labelled, printable
 from trackside.runs import MetricTable, Run
+from trackside.runs.best_metric import choose_metric
+from trackside.runs.status_words import read_status
 from trackside.text import duration, three_digits, wrap
 
 RECENT_S = 60.0
@@ -41,7 +41,7 @@ def render_picture(run: Run, now: float, width: int, plain: bool = False) -> Tex
         run: The run, as last read.
         now: The time, in seconds since 1970.
         width: The number of columns to use.
-        plain: Without colours; the bar uses letters.
+        plain: Without colors; the bar uses letters.
     """
     lines = [*_header(run, now, width), Text(), *_ledger(run, width, plain)]
     series = list(find_series(run))
@@ -49,6 +49,8 @@ def render_picture(run: Run, now: float, width: int, plain: bool = False) -> Tex
         lines += [Text(), *_curves(series, width)]
     if run.findings:
         lines += [Text(), *_findings(run.findings, width)]
+    if run.silenced_findings:
+        lines += [Text(), *(Text(line, style="dim") for line in wrap(silenced_text(run.silenced_findings), width))]
     if run.problems and not run.is_finished:
         lines += [Text(), *(Text(line, style="yellow") for line in wrap(f"note: {run.problems[0]}", width))]
     return printable(join(lines))
@@ -91,7 +93,7 @@ def recent_ledger(run: Run) -> LedgerTotals | None:
     num_steps = np.diff(time.step, prepend=0)[_recent(time)]
     parts = {}
     for name in time.names:
-        if name.endswith("_ms"):
+        if name.endswith("_ms") and not name.startswith(CALLBACK):  # callbacks are in `callbacks_ms` together
             part = f"{CALLBACK}callbacks" if name == "callbacks_ms" else name.removesuffix("_ms")
             parts[part] = float(np.nansum(time[name][_recent(time)] * num_steps) / 1e3)
     return LedgerTotals(sum(parts.values()), parts, int(num_steps.sum()))
@@ -107,14 +109,14 @@ def find_series(run: Run) -> Iterator[Series]:
         table = tables[mode]
         for name in (name for name in table.names if "loss" in name and not name.endswith(("_max", "_std", "_single"))):
             label = f"{mode}_{name.removesuffix('_mean')}"
-            known = table[name][without_absent(table[name])]
+            known = table[name][table.present(name)]
             if len(known) and len(labels) < _MAX_SERIES:
                 labels.add(label)
                 yield Series(label, known)
     judged = choose_metric(run.config, {mode: table.names for mode, table in tables.items()})
     if judged is not None and judged.label not in labels:
-        column = tables[judged.mode][judged.name]
-        yield Series(judged.label, column[without_absent(column)], judged.direction == "max")
+        table = tables[judged.mode]
+        yield Series(judged.label, table[judged.name][table.present(judged.name)], judged.direction == "max")
 
 
 def _recent(time: MetricTable) -> slice:

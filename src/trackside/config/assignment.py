@@ -2,7 +2,8 @@
 
 import contextvars
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from trackside.config.hints import Kind, field_hints, kind_of, members_of
@@ -33,7 +34,7 @@ def check_name(config: Any, name: str) -> None:
     """Refuse an attribute that neither the class nor its constructor knows.
 
     Raises:
-        ConfigError: If assigning to it would do nothing, as a misspelt field does. It suggests the closest field.
+        ConfigError: If assigning to it would do nothing, as a misspelled field does. It suggests the closest field.
     """
     fields = getattr(config, "__dataclass_fields__", None)
     if fields is None or name in fields or name.startswith("_") or hasattr(config, name):
@@ -43,6 +44,32 @@ def check_name(config: Any, name: str) -> None:
     raise ConfigError(
         f"{name}: {type(config).__name__} has no field {name!r}; it has {listed(fields)}.{did_you_mean(name, fields)}"
     )
+
+
+class UnknownArgumentError(ConfigError, TypeError):
+    """A keyword argument that a config does not take; a TypeError too, as Python itself raises."""
+
+
+def check_arguments(config_class: type, names: Iterable[str]) -> None:
+    """Refuse keyword arguments that the constructor of a config does not take.
+
+    Raises:
+        UnknownArgumentError: It suggests the closest field.
+    """
+    fields = getattr(config_class, "__dataclass_fields__", {})
+    unknown = [name for name in names if name not in fields]
+    if not unknown:
+        return
+    parameters = inspect.signature(config_class.__init__).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return
+    known = list(parameters)[1:]
+    for name in unknown:
+        if name not in known:
+            raise UnknownArgumentError(
+                f"{name}: {config_class.__name__} has no field {name!r}; it has {listed(known)}."
+                f"{did_you_mean(name, known)}"
+            )
 
 
 def as_declared(config: Any, name: str, value: Any) -> Any:

@@ -1,9 +1,10 @@
 """The base of every config."""
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from trackside.config.assignment import as_constructor, as_declared, check_name
+from trackside.config.assignment import as_constructor, as_declared, check_arguments, check_name
 from trackside.config.encode import encode
+from trackside.config.field_docs import add_field_docs
 from trackside.config.parse import ParseOptions, parse
 from trackside.config.registry import Registered
 
@@ -14,18 +15,26 @@ class ConfigDict(Registered):
     """A dataclass that can be written as plain data and read back.
 
     Use it as the base of a dataclass: `@dataclass class MyConfig(ConfigDict)`. Data can then name the subclass by its
-    class name, wherever a field declares it or one of its bases. Assigning to a name that is not a field is an error.
+    class name, wherever a field declares it or one of its bases. A name that is not a field is an error, both as an
+    argument and as an attribute to assign to.
     """
 
     __slots__ = ()
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
+        add_field_docs(cls)
         for name in ("__init__", "__post_init__"):
             if name in vars(cls):
                 setattr(cls, name, as_constructor(vars(cls)[name]))
 
-    if not TYPE_CHECKING:  # type checkers find misspelt attributes by themselves, unless they see this
+    if not TYPE_CHECKING:  # type checkers find misspelled names by themselves, unless they see this
+
+        def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
+            """Refuse arguments that are not fields, with a suggestion."""
+            if kwargs:
+                check_arguments(cls, kwargs)
+            return super().__new__(cls)
 
         def __setattr__(self, name: str, value: Any) -> None:
             check_name(self, name)

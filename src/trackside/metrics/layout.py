@@ -3,7 +3,7 @@
 The whole accumulator is one uint32 vector. So a step has one metric argument and one metric result, however many
 metrics there are, and a log step copies one array to the host:
 
-    non-finite flag | number of steps | last [M] | sum [2, M] | count [2, M] | max [X] | steps, mean, m2 [3, S]
+    flags | number of steps | last [M] | sum [2, M] | count [2, M] | max [X] | steps, mean, m2 [3, S]
 
 Floats are bitcast. `M` counts all metrics, `X` those with mode `max`, `S` those with mode `std`.
 """
@@ -19,6 +19,9 @@ from trackside.errors import MetricError
 from trackside.metrics.step_metric import LOG_MODES, StepMetric
 
 NUM_HEADER_WORDS = 2
+NOT_FINITE, MEAN_AS_SUM = 1, 2
+"""Flags that a step raises and the accumulator remembers: its loss or gradients were not finite; its `loss` metric has
+the returned loss itself as the sum over several items."""
 
 
 @dataclass(frozen=True)

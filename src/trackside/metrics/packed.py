@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trackside.errors import MetricError
-from trackside.metrics.layout import MetricLayout
+from trackside.metrics.layout import MEAN_AS_SUM, NOT_FINITE, MetricLayout
 from trackside.metrics.step_metric import StepMetric, add_limbs, add_sums, count_as_float, split_log_modes
 
 
@@ -34,6 +34,7 @@ class Metrics(Mapping[str, dict[str, jax.Array]]):
         step_metrics: Mapping[str, Any],
         log_modes: Mapping[str, tuple[str, ...]] | None = None,
         finite: jax.Array | bool = True,
+        mean_as_sum: jax.Array | bool = False,
     ) -> "Metrics":
         """Add the metrics of one step.
 
@@ -41,6 +42,7 @@ class Metrics(Mapping[str, dict[str, jax.Array]]):
             step_metrics: Metrics as a loss function returns them, or already split by `split_log_modes`.
             log_modes: Log modes that were split off before. The layout already contains them.
             finite: Whether the loss and gradients of this step are finite. The accumulator remembers a False.
+            mean_as_sum: Whether the step's `loss` metric looks like a mean given as a sum. Remembered likewise.
 
         Returns:
             The new accumulator.
@@ -58,7 +60,8 @@ class Metrics(Mapping[str, dict[str, jax.Array]]):
                     f"count of metric {spec.name!r}: expected {'a float' if spec.has_float_count else 'an integer'} as "
                     "in the first trace of the step, got the other; use the same type in every step"
                 )
-        return Metrics(self.layout, _updated(self.layout, jnp.asarray(self.vector), metrics, finite))
+        flags = _raised(NOT_FINITE, jnp.logical_not(jnp.asarray(finite))) | _raised(MEAN_AS_SUM, mean_as_sum)
+        return Metrics(self.layout, _updated(self.layout, jnp.asarray(self.vector), metrics, flags))
 
     @property
     def num_steps(self) -> jax.Array:
@@ -123,9 +126,10 @@ class MetricRecorder:
         step_metrics: Mapping[str, Any],
         log_modes: Mapping[str, tuple[str, ...]] | None = None,
         finite: jax.Array | bool = True,
+        mean_as_sum: jax.Array | bool = False,
     ) -> "MetricRecorder":
         """Record the metrics of the step."""
-        del finite
+        del finite, mean_as_sum
         metrics, own_modes = split_log_modes(step_metrics)
         modes = {} if self.only_default else {**own_modes, **(log_modes or {})}
         self.layout = MetricLayout.of(metrics, modes, self.default_log_modes)
@@ -147,11 +151,10 @@ class _Parts:
         self.std_m2 = _as_float(part["std_m2"])
 
 
-def _updated(layout: MetricLayout, vector: jax.Array, metrics: dict[str, StepMetric], finite: Any) -> jax.Array:
+def _updated(layout: MetricLayout, vector: jax.Array, metrics: dict[str, StepMetric], flags: Any) -> jax.Array:
     old = _Parts(layout, vector)
     ordered = [metrics[name] for name in layout.names]
-    is_bad = jnp.logical_not(jnp.asarray(finite)).astype(jnp.uint32)
-    header = jnp.stack([old.header[0] | is_bad, old.header[1] + np.uint32(1)])
+    header = jnp.stack([old.header[0] | flags, old.header[1] + np.uint32(1)])
     if not ordered:
         return header
     step_sum = tuple(jnp.stack([m.value[word] for m in ordered]) for word in (0, 1))
@@ -172,6 +175,10 @@ def _updated(layout: MetricLayout, vector: jax.Array, metrics: dict[str, StepMet
     if len(layout.std_indices):
         parts += _welford(old, ratio[layout.std_indices], observed[layout.std_indices])
     return jnp.concatenate(parts)
+
+
+def _raised(flag: int, condition: jax.Array | bool) -> jax.Array:
+    return jnp.where(condition, np.uint32(flag), np.uint32(0))
 
 
 def _added_counts(layout: MetricLayout, old: tuple, step: tuple) -> tuple[jax.Array, jax.Array]:

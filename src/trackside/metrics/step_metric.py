@@ -17,6 +17,7 @@ import numpy as np
 from trackside.errors import MetricError
 
 LOG_MODES = ("mean", "mean_nopostfix", "single", "max", "std")
+"""The ways in which a metric can be logged."""
 _UINT32_MAX = 2**32 - 1
 
 

@@ -1,4 +1,4 @@
-"""A function captured by JAX's profiler, for tests: called a few times, analysed at once."""
+"""A function captured by JAX's profiler, for tests: called a few times, analyzed at once."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ def capture_function(
     directory: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> TraceReport:
-    """Call a function a few times under JAX's profiler, and analyse what the device did.
+    """Call a function a few times under JAX's profiler, and analyze what the device did.
 
     Each call counts as a step and is waited for. The calls before them compile and warm up.
 

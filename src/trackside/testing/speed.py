@@ -6,16 +6,19 @@ judged as `trackside compare` judges two runs, with an interval.
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trackside.compare.comparison import SEED, parse_share
+from trackside.compare.disturbance import StepSeries
 from trackside.compare.sides import read_side
-from trackside.compare.undisturbed_step import StepSeries, StepTimeChange, compare_step_times
+from trackside.compare.undisturbed_step import StepTimeChange, compare_step_times
 from trackside.errors import ConfigError
 from trackside.files import read_regular, write_atomically
+from trackside.profiling.processor_use import ProcessorUse
 from trackside.runs import Run
 from trackside.text import percent, seconds
 
@@ -86,6 +89,7 @@ def _write(path: Path, steps: StepSeries) -> None:
         "name": steps.name,
         "batch_size": steps.batch_size,
         "num_left_out": steps.num_left_out,
+        "processors": None if steps.processors is None else asdict(steps.processors),
         "num_steps": steps.num_steps.tolist(),
         "seconds": [float(f"{value:.6g}") for value in steps.seconds.tolist()],
     }
@@ -103,6 +107,7 @@ def _read(path: Path) -> StepSeries:
             np.array(plain["num_steps"], np.int64),
             int(plain["num_left_out"]),
             plain["batch_size"],
+            ProcessorUse.from_dict(plain["processors"]) if plain.get("processors") else None,
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
