@@ -1,20 +1,20 @@
-"""How often `trackside compare --max-slowdown 5%` cries wolf, and how often it misses a slowdown of 10 %.
+"""How often `trackside compare` says a wrong word, and how often it finds a slowdown of 10 and of 25 %.
 
     python -m benchmarks.compare_calibration --pairs 100 --runs /tmp/calibration
+    python -m benchmarks.compare_calibration --pairs 100 --runs /tmp/calibration --mode loaded
 
-For each pair three trainings are run in processes of their own, in random order, on one core each: two of the same
-program, and one whose step has a tenth more work. The first two compared must give no alarm, the first and the third
-must. Trainings are kept in the folder `--runs`: one that is there is not run again, so that a measurement can be
-interrupted and continued, and the same trainings can be judged again after a change to the statistics.
+For each pair, four short trainings are run in two processes: two of the same program, and two whose step has more work
+(`benchmarks.calibration_trainings`). Of the first two, none must be called slower or faster; those with more work
+should be called slower. In the mode `quiet` nothing else is started, and in the mode `loaded` programs that compute by
+turns run at the same time.
 
-The step's work is a number of layers that share their weights and run in one loop on the device. Five more than 44 are
-11 % more layers and make the undisturbed step about 10 % longer, since a part of it is no layer; what it came to is
-printed.
+Trainings are kept in the folder `--runs`: one that is there is not run again, so that a measurement can be interrupted
+and continued, and the same trainings can be judged again after a change to the statistics (`--judge-only`).
 """
 
 import argparse
 import contextlib
-import io
+import math
 import os
 import pathlib
 import random
@@ -23,155 +23,175 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import flax.linen as nn
-import jax
-
-from benchmarks.loop_overhead import MSETrainer, make_batches
+from benchmarks.background_load import background_load
+from benchmarks.truth_row import TruthRow
 from trackside.compare import Comparison, compare_runs
-from trackside.logger import LoggerConfig
-from trackside.trainer import ModelConfig, OptimizerConfig, ParallelConfig, SchedulerConfig, TrainerConfig
 
-WIDTH = 64
-BATCH_SIZE = 32
-NUM_LAYERS = {"first": 44, "second": 44, "slowed": 49}
-NUM_STEPS = 8000
 MAX_SLOWDOWN = "5%"
+MAX_CHANGE = 0.05
+MODES = ("quiet", "loaded")
+KINDS = ("tower", "wide", "loader", "mlp")
+STEPS = {"tower": (600, 1500, 3000), "mlp": (600, 1500, 3000), "loader": (600, 1500, 3000), "wide": (200, 400)}
+PROCESSES = (("first", "slowed25"), ("second", "slowed10"))
+"""The trainings of a pair that share a process, so that those which are compared do not."""
+COMPARED = {"one program": ("first", "second"), "10 %": ("first", "slowed10"), "25 %": ("second", "slowed25")}
 
 
-class Layer(nn.Module):
-    @nn.compact
-    def __call__(self, x: jax.Array, _: None) -> tuple[jax.Array, None]:
-        return nn.tanh(nn.Dense(WIDTH)(x)), None
+@dataclass(frozen=True)
+class Pair:
+    """Trainings that are compared with each other."""
+
+    folder: pathlib.Path
+    index: int
+    kind: str
+    num_steps: int
+
+    @classmethod
+    def planned(cls, folder: pathlib.Path, index: int, num_steps: int | None) -> "Pair":
+        """The pair of a number: programs take turns, and the number of steps is drawn."""
+        kind = KINDS[index % len(KINDS)]
+        return cls(folder, index, kind, num_steps or random.Random(index).choice(STEPS[kind]))
+
+    def path(self, name: str) -> pathlib.Path:
+        """Where one of its trainings is."""
+        return self.folder / f"{self.index:03d}-{self.kind}-{self.num_steps}-{name}"
+
+    def run(self) -> None:
+        """Run the trainings that are not there yet, in random order."""
+        rng = random.Random(self.index)
+        cores = sorted(os.sched_getaffinity(0))
+        core = ["--core", str(rng.choice(cores))] if self.kind == "tower" else []
+        for names in rng.sample(PROCESSES, len(PROCESSES)):
+            paths = [self.path(name) for name in rng.sample(names, len(names))]
+            missing = [str(path) for path in paths if not path.exists()]
+            command = [sys.executable, "-m", "benchmarks.calibration_trainings", "--kind", self.kind]
+            command += ["--steps", str(self.num_steps), *core, *missing]
+            if missing:
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def compare(self) -> dict[str, Comparison]:
+        """All that is compared."""
+        return {
+            title: compare_runs(self.path(before), self.path(after), max_slowdown=MAX_SLOWDOWN)
+            for title, (before, after) in COMPARED.items()
+        }
 
 
-class Tower(nn.Module):
-    """As many layers as `config` says."""
-
-    config: Any = None
-
-    @nn.compact
-    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-        repeated = nn.scan(Layer, variable_broadcast="params", split_rngs={"params": False}, length=self.config)
-        x, _ = repeated()(x, None)
-        return nn.Dense(1)(x)
-
-
-def train(run_dir: pathlib.Path, num_layers: int, num_steps: int) -> None:
-    batches = make_batches(BATCH_SIZE, WIDTH)
-    epoch = [batches[index % len(batches)] for index in range(num_steps)]
-    trainer = MSETrainer(
-        TrainerConfig(logger=LoggerConfig(log_path=run_dir, log_every_n_steps=1), enable_progress_bar=False),
-        ModelConfig(model_class=Tower, parallel=ParallelConfig(data_axis_size=1), model_config=num_layers),
-        OptimizerConfig(name="adam", scheduler=SchedulerConfig(name="constant", lr=1e-3)),
-        batch=batches[0],
-    )
-    with contextlib.redirect_stderr(io.StringIO()):
-        trainer.train_model(epoch, num_train_steps=num_steps)
-
-
-def train_in_process(run_dir: pathlib.Path, num_layers: int, num_steps: int, core: int) -> None:
-    """Train in a process of its own. A folder appears under its name when the training is complete."""
-    unfinished = run_dir.with_name(f".{run_dir.name}-{os.getpid()}")
-    command = [sys.executable, "-m", "benchmarks.compare_calibration", "--train", str(unfinished)]
-    command += ["--layers", str(num_layers), "--steps", str(num_steps), "--core", str(core)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    unfinished.rename(run_dir)
-
-
-def run_pairs(runs: pathlib.Path, num_pairs: int, num_steps: int) -> None:
-    runs.mkdir(parents=True, exist_ok=True)
-    cores = sorted(os.sched_getaffinity(0))
+def run_pairs(folder: pathlib.Path, num_pairs: int, num_steps: int | None, mode: str) -> None:
+    """Run the trainings of some pairs, next to other programs or not."""
+    folder.mkdir(parents=True, exist_ok=True)
     for index in range(num_pairs):
-        names = list(NUM_LAYERS)
-        random.Random(index).shuffle(names)
         started_s = time.perf_counter()
-        for name in names:
-            run_dir = runs / f"{index:03d}-{name}"
-            if not run_dir.exists():
-                train_in_process(run_dir, NUM_LAYERS[name], num_steps, cores[index % len(cores)])
-        print(f"pair {index + 1} of {num_pairs}: {time.perf_counter() - started_s:.0f} s", flush=True)
+        with background_load(seed=index) if mode == "loaded" else contextlib.nullcontext():
+            Pair.planned(folder, index, num_steps).run()
+        print(f"{mode}, pair {index + 1} of {num_pairs}: {time.perf_counter() - started_s:.0f} s", flush=True)
 
 
-def judge(runs: pathlib.Path, num_pairs: int, show: bool) -> None:
-    same, slowed = [], []
-    for index in range(num_pairs):
-        paths = {name: runs / f"{index:03d}-{name}" for name in NUM_LAYERS}
-        if not all(path.exists() for path in paths.values()):
-            continue
-        same.append(compare_runs(paths["first"], paths["second"], max_slowdown=MAX_SLOWDOWN))
-        slowed.append(compare_runs(paths["first"], paths["slowed"], max_slowdown=MAX_SLOWDOWN))
-        if show:
-            print(f"  {index:3d}  same {figures(same[-1])}   slowed {figures(slowed[-1])}")
-    if not same:
-        print(f"no complete pair in {runs}")
+def complete_pairs(folder: pathlib.Path) -> Iterator[Pair]:
+    """The pairs in a folder of which all trainings are there."""
+    for path in sorted(folder.glob("[0-9]*-*-*-first")):
+        index, kind, num_steps, _ = path.name.split("-")
+        pair = Pair(folder, int(index), kind, int(num_steps))
+        if all(pair.path(name).exists() for names in PROCESSES for name in names):
+            yield pair
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A pair and what is said of it."""
+
+    pair: Pair
+    comparisons: dict[str, Comparison]
+
+    def verdict(self, title: str) -> str:
+        """The word for one of its comparisons."""
+        return self.comparisons[title].step_time.verdict
+
+
+def judge(folder: pathlib.Path) -> list[Judged]:
+    """Compare the trainings of all complete pairs in a folder."""
+    return [Judged(pair, pair.compare()) for pair in complete_pairs(folder)]
+
+
+def report(judged: list[Judged], mode: str, show: bool) -> None:
+    """Print what came of it, in all and by program."""
+    if not judged:
+        print(f"{mode}: no complete pair")
         return
-    print(f"{len(same)} pairs at --max-slowdown {MAX_SLOWDOWN}:")
-    print(f"  false alarms among pairs of one program: {rate([one.is_regression for one in same])}")
-    print(f"  slowdowns of 10 % that were found:       {rate([one.is_regression for one in slowed])}")
-    print(f"  cannot tell: {sum(one.step_time.verdict == 'cannot tell' for one in same + slowed)} of {2 * len(same)}")
-    print(f"  intervals that hold the truth, 0 %:      {rate([holds(one, 0.0) for one in same])}")
-    for title, comparisons in (("one program", same), ("slowed", slowed)):
-        undisturbed = [one.step_time.change or 0.0 for one in comparisons]
-        median = [median_change(one) for one in comparisons]
-        print(f"  {title}: change of the undisturbed step {spread(undisturbed)}; of the median step {spread(median)}")
+    if show:
+        for one in judged:
+            figures_ = "   ".join(f"{title}: {figures(found)}" for title, found in one.comparisons.items())
+            print(f"  {one.pair.index:3d} {one.pair.kind:6} {one.pair.num_steps:4d}   {figures_}")
+    print(f"{mode}: {len(judged)} pairs")
+    for title in COMPARED:
+        words = Counter(one.verdict(title) for one in judged)
+        print(f"  {title:12} {', '.join(f'{word} {number}' for word, number in sorted(words.items()))}")
+    same = [one.comparisons["one program"] for one in judged]
+    print(f"  wrong words about one program: {rate([one.step_time.verdict in ('slower', 'faster') for one in same])}")
+    print(f"  alarms about one program at --max-slowdown {MAX_SLOWDOWN}: {rate([one.is_regression for one in same])}")
+    with_interval = [one for one in same if one.step_time.low is not None]
+    print(f"  intervals of one program that hold 0 %: {rate([holds_zero(one) for one in with_interval])}")
+    for kind in dict.fromkeys(one.pair.kind for one in judged):
+        own = [one for one in judged if one.pair.kind == kind]
+        found = [
+            f"{title} found {rate([one.verdict(title) == 'slower' for one in own])}" for title in list(COMPARED)[1:]
+        ]
+        same = [one.comparisons["one program"].step_time for one in own]
+        changes = [one.change for one in same if one.low is not None and one.change is not None]
+        if len(changes) > 1:
+            found.append(f"one program differs by {100 * statistics.pstdev(changes):.1f} % (standard deviation)")
+        print(f"  {kind:7} {', '.join(found)}")
 
 
 def figures(comparison: Comparison) -> str:
     time_ = comparison.step_time
     if time_.change is None or time_.low is None or time_.high is None:
         return time_.verdict
-    alarm = "ALARM" if comparison.is_regression else ""
-    return f"{100 * time_.change:+6.1f} % ({100 * time_.low:+6.1f} to {100 * time_.high:+6.1f}) {alarm:5}"
+    return f"{time_.verdict} {100 * time_.change:+.1f} % ({100 * time_.low:+.1f} to {100 * time_.high:+.1f})"
 
 
-def holds(comparison: Comparison, truth: float) -> bool:
+def holds_zero(comparison: Comparison) -> bool:
     low, high = comparison.step_time.low, comparison.step_time.high
-    return low is not None and high is not None and low <= truth <= high
-
-
-def median_change(comparison: Comparison) -> float:
-    before, after = comparison.step_time.median_before_s, comparison.step_time.median_after_s
-    return after / before - 1.0 if before and after else 0.0
+    return low is not None and high is not None and low <= 0 <= high
 
 
 def rate(outcomes: list[bool]) -> str:
-    return f"{sum(outcomes)} of {len(outcomes)} ({100 * sum(outcomes) / len(outcomes):.0f} %)"
-
-
-def spread(changes: list[float]) -> str:
-    deviation = statistics.pstdev(changes)
-    return f"{100 * statistics.median(changes):+.1f} % (standard deviation {100 * deviation:.1f} %)"
+    return f"{sum(outcomes)} of {len(outcomes)}"
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--pairs",
-        type=int,
-        default=3,
-        help="how many pairs; each took 46 to 100 s on two busy cores",
-    )
+    parser.add_argument("--pairs", type=int, default=4, help="how many pairs; each took 12 to 80 s on two busy cores")
+    parser.add_argument("--mode", choices=[*MODES, "both"], default="both")
     parser.add_argument("--runs", type=pathlib.Path, help="where trainings are kept; a temporary folder if left out")
-    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="steps of each training")
+    parser.add_argument("--steps", type=int, help="steps of each training, instead of some hundred to some thousand")
     parser.add_argument("--show", action="store_true", help="print each pair")
     parser.add_argument("--judge-only", action="store_true", help="train nothing, judge what is there")
-    parser.add_argument("--train", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.add_argument("--layers", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments or [])
-    if options.train:
-        train(options.train, options.layers, options.steps)
-        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.runs or pathlib.Path(temporary)
+        for mode in MODES if options.mode == "both" else (options.mode,):
+            if not options.judge_only:
+                run_pairs(folder / mode, options.pairs, options.steps, mode)
+            report(judge(folder / mode), mode, options.show)
+
+
+def truth_rows(num_pairs: int = 2, num_steps: int = 600) -> Iterator[TruthRow]:
+    """What is found between two trainings of one program, which is nothing; where it cannot tell, it says nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = options.runs or pathlib.Path(folder)
-        if not options.judge_only:
-            run_pairs(runs, options.pairs, options.steps)
-        judge(runs, options.pairs, options.show)
+        for index in range(num_pairs):
+            pair = Pair.planned(pathlib.Path(folder), index, num_steps)
+            pair.run()
+            time_ = pair.compare()["one program"].step_time
+            can_tell = time_.low is not None and time_.high is not None and time_.verdict != "cannot tell"
+            interval = (time_.low, time_.high) if can_tell else (-math.inf, math.inf)  # then it claims nothing
+            what = f"change between two of the same, {pair.kind}"
+            yield TruthRow(what, 0.0, time_.change or 0.0, MAX_CHANGE, is_relative=False, interval=interval)
 
 
 if __name__ == "__main__":
-    if "--core" in sys.argv:  # before anything of jax starts its threads
-        os.sched_setaffinity(0, {int(sys.argv[sys.argv.index("--core") + 1])})
     main(sys.argv[1:])

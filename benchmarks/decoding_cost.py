@@ -1,4 +1,4 @@
-"""What profiling costs in the decoding loops, and what the flat step of the JAX loop saves.
+"""What profiling costs in the decoding loops, and what the JAX loop saves over one of `make_step`.
 
 Two trainings of the same model, one profiled and one not, take turns epoch by epoch in one process, so that noise of
 the machine hits both alike and compiling counts for neither. Epochs are short, a few dozen milliseconds. The figure is
@@ -22,9 +22,7 @@ import numpy as np
 import optax
 import torch
 
-from benchmarks.interleaved import race
 from trackside.decoding import make_step, mse_loss, train_decoding_jax, train_decoding_torch
-from trackside.decoding.flat_step import FlatStep
 from trackside.profiling import get_profiler
 
 NUM_BINS, NUM_NEURONS, BATCH_SIZE = 64, 48, 32
@@ -120,8 +118,8 @@ def make_batch(num_bins: int = NUM_BINS) -> tuple[np.ndarray, np.ndarray]:
     return spikes, rng.normal(size=(BATCH_SIZE, num_bins, 2)).astype(np.float32)
 
 
-def jax_training(batch: Any, enable_profiling: bool) -> Callable[[Loader], Any]:
-    model, opt = DiagonalSSM(32, jax.random.PRNGKey(0)), optax.adam(1e-3)
+def jax_training(batch: Any, enable_profiling: bool, model: DiagonalSSM | None = None) -> Callable[[Loader], Any]:
+    model, opt = DiagonalSSM(32, jax.random.PRNGKey(0)) if model is None else model, optax.adam(1e-3)
     opt_state = opt.init(eqx.filter(model, eqx.is_inexact_array))
     return lambda loader: train_decoding_jax(
         model,
@@ -173,39 +171,43 @@ def measure(title: str, make: Callable[[Any, bool], Callable[[Loader], Any]], ba
         )
 
 
-def measure_flat_step() -> None:
-    """The compiled step of the loop beside `make_step`, for a model so small that only the calls count."""
-    inputs, targets = (part[:8] for part in make_batch(num_bins=2))
-    model, opt, key = DiagonalSSM(4, jax.random.PRNGKey(0)), optax.adam(1e-3), jax.random.PRNGKey(0)
+def make_step_training(batch: Any) -> Callable[[Loader], None]:
+    """A hand-written loop of `make_step`, which waits for its last step at the end of an epoch."""
+    model, opt, key = tiny_ssm(), optax.adam(1e-3), jax.random.PRNGKey(0)
     opt_state = opt.init(eqx.filter(model, eqx.is_inexact_array))
-    flat = FlatStep(model, None, eqx.is_inexact_array, mse_loss, opt, opt_state, key)
-    carried = [model, None, opt_state]
-    num_steps = 300
 
-    def run_flat() -> None:
-        for _ in range(num_steps):
-            flat.leaves, report = flat.call(flat.leaves, inputs, targets)
-            report.block_until_ready()
+    def train(loader: Loader) -> None:
+        carried, value, rng = (model, None, opt_state), None, key
+        for _ in range(NUM_EPOCHS):
+            for inputs, targets in loader:
+                rng, step_key = jax.random.split(rng)
+                *carried, value, _ = make_step(
+                    carried[0], carried[1], eqx.is_inexact_array, inputs, targets, mse_loss, opt, carried[2], step_key
+                )
+            jax.block_until_ready(value)
 
-    def run_make_step() -> None:
-        for _ in range(num_steps):
-            model, state, opt_state = carried
-            *carried[:], value, _ = make_step(
-                model, state, eqx.is_inexact_array, inputs, targets, mse_loss, opt, opt_state, key
-            )
-            value.block_until_ready()
+    return train
 
-    times = race({"flat": run_flat, "make_step": run_make_step}, num_steps, 9)
-    print(
-        f"smallest step: {times['flat'].best_us:.0f} us in the loop, {times['make_step'].best_us:.0f} us by make_step"
-    )
+
+def tiny_ssm() -> DiagonalSSM:
+    return DiagonalSSM(4, jax.random.PRNGKey(0))
+
+
+def measure_smallest_step() -> None:
+    """The loop beside one of `make_step`, for a model so small that only what is around it counts."""
+    batch = tuple(part[:8] for part in make_batch(num_bins=2))
+    trainings = {"loop": jax_training(batch, False, tiny_ssm()), "make_step": make_step_training(batch)}
+    num_steps = 100
+    epochs_s = train_in_turns(trainings, batch, num_steps)
+    best_us = {name: min(times[NUM_WARM_UP_EPOCHS:]) / num_steps * 1e6 for name, times in epochs_s.items()}
+    print(f"smallest step: {best_us['loop']:.0f} us in the loop, {best_us['make_step']:.0f} us in one of make_step")
 
 
 def main() -> None:
     logging.getLogger("trackside").addHandler(logging.NullHandler())
     logging.getLogger("trackside").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    measure_flat_step()
+    measure_smallest_step()
     measure("SSM in JAX", jax_training, make_batch(), step_ms=1.0)
     measure("small SSM in JAX", jax_training, make_batch(num_bins=8), step_ms=0.3)
     measure("GRU in PyTorch", torch_training, make_batch(), step_ms=13.0)

@@ -23,14 +23,14 @@ from benchmarks.idle_callbacks import LONG_STEPS, SHORT_STEPS
 from benchmarks.interleaved import race
 from benchmarks.ledger_truth import measure_truth
 from benchmarks.loop_overhead import MLP, MSETrainer, WideMLP, make_batches, make_trainer
+from trackside.measured_run.interrupts import Interrupts, StopRequest
+from trackside.measured_run.step_meter import StepMeter
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.ledger import Ledger
 from trackside.trainer import Batch
 from trackside.trainer.goal import Goal
-from trackside.trainer.interrupts import Interrupts, StopRequest
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments
-from trackside.trainer.step_meter import StepMeter
 from trackside.trainer.training import Training
 
 NUM_ROUNDS = 15
@@ -176,7 +176,7 @@ def measure_cost(
         root = pathlib.Path(folder)
         contestants = {}
         for name, trainer_class in zip(("on", "off"), classes, strict=True):
-            trainer = make_trainer(model_class, batches[0], root / name, 50, trainer_class)
+            trainer = make_trainer(model_class, batches[0], root / name, 50, trainer_class, steps_per_call=1)
             contestants |= trainings(trainer, batches, name, short, long)
         times = race(contestants, 1, NUM_ROUNDS)
 

@@ -4,6 +4,8 @@ Delays of 2, 10 and 30 ms in loader, callback, logger tool, checkpoint and valid
 that part than without. How long a delay really took is measured where it is made, since sleeping takes longer than was
 asked for. What a checkpoint takes without it varies by more than the shortest delay, so that it is measured around the
 same saves. The first of a few attempts that is true counts, because a busy machine delays things by itself.
+
+At the end, `benchmarks.ledger_coverage` measures how much of a whole script's time is in the ledger.
 """
 
 import contextlib
@@ -17,7 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+from benchmarks import ledger_coverage
 from benchmarks.loop_overhead import LEARNING_RATE, MLP, MSETrainer, make_batches
+from benchmarks.truth_row import TruthRow
 from trackside.callbacks import Callback, CallbackConfig
 from trackside.logger import LoggerConfig, LoggerTool, LoggerToolsConfig
 from trackside.schedule import Every
@@ -192,7 +196,8 @@ def measure_truth() -> int:
     num_untrue = 0
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         training = Training(pathlib.Path(folder))
-        training.found_s("validation", Sleep(0.0))  # compiles
+        for part in ("validation", "checkpointing"):  # both compile, which is not theirs
+            training.found_s(part, Sleep(0.0))
         for part in (*training.parts, "checkpointing"):
             nothing = Sleep(0.0)
             without_ms = 1e3 * training.found_s(part, nothing) / nothing.num_calls
@@ -200,7 +205,7 @@ def measure_truth() -> int:
             num_untrue += sum(not figure.is_true for figure in figures)
             shown = ", ".join(map(str, figures))
             print(f"  {part:18} {without_ms:+.2f} of 0, {shown}")
-    return num_untrue
+    return num_untrue + ledger_coverage.main()
 
 
 def main() -> int:
@@ -208,6 +213,21 @@ def main() -> int:
     logging.getLogger("trackside").setLevel(logging.ERROR)
     logging.getLogger("trackside").addHandler(logging.NullHandler())
     return measure_truth()
+
+
+def truth_rows(delays_ms: tuple[int, ...] = (10,)) -> Iterator[TruthRow]:
+    """What the ledger finds of delays in each part. The noise is what it finds where there is none."""
+    logging.getLogger("trackside").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        training = Training(pathlib.Path(folder))
+        training.found_s("validation", Sleep(0.0))  # compiles
+        for part in (*training.parts, "checkpointing"):
+            nothing = Sleep(0.0)
+            without_ms = 1e3 * training.found_s(part, nothing) / nothing.num_calls
+            for delay_ms in delays_ms:
+                figure = measure(training, part, delay_ms / 1e3)
+                noise = abs(without_ms) / figure.slept_ms
+                yield TruthRow(f"delay in {part}", figure.slept_ms, figure.found_ms, MAX_DEVIATION, noise, "ms")
 
 
 if __name__ == "__main__":

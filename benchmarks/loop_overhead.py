@@ -1,12 +1,13 @@
 """What the loop costs per step, next to hand-written loops.
 
-The step is tiny (MLP 64-64-1, batch 8, Adam), so that the loop's own cost shows. Everything is at its default; rows are
-logged every 50 steps to the run's event file.
+Steps are tiny (small networks that differ, batch 8, Adam), so that the loop's own cost shows. Everything is at its
+default; rows are logged every 50 steps to the run's event file.
 
     loss only       a jitted step that computes the loss and updates: no norms, no metrics, no rng
     same work       a jitted step with the device work of the trainer's: norms, metric sums, rng
     same program    the trainer's own compiled step in a bare `for`, as many steps in flight as there are
-    trackside       the trainer
+    trackside       the trainer, which fuses such steps
+    one by one      the trainer with `steps_per_call=1`
     every step      the trainer, logging each step
     keras fit       Keras 3 on JAX, `verbose=0`: loss only, no norms, no log file
 
@@ -24,7 +25,7 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -62,6 +63,42 @@ class MLP(nn.Module):
 class WideMLP(MLP):
     width: int = 512
     depth: int = 3
+
+
+class SwishMLP(nn.Module):
+    config: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        for _ in range(2):
+            x = nn.swish(nn.Dense(64)(x))
+        return nn.Dense(1)(x)
+
+
+class GeluMLP(nn.Module):
+    config: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        for _ in range(5):
+            x = nn.gelu(nn.Dense(32)(x))
+        return nn.Dense(1)(x)
+
+
+class NormResidual(nn.Module):
+    config: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        return nn.Dense(1)(x + nn.relu(nn.Dense(64)(nn.LayerNorm()(x))))
+
+
+SMALL_MODELS = {
+    "MLP 64-64-1, tanh": MLP,
+    "MLP 64-64-64-1, swish": SwishMLP,
+    "MLP of five hidden layers of 32, gelu": GeluMLP,
+    "layer norm and residual": NormResidual,
+}
 
 
 class MSETrainer(TrainerModule):
@@ -136,9 +173,11 @@ def make_trainer(
     log_path: pathlib.Path,
     log_every_n_steps: int,
     trainer_class: type[TrainerModule] | None = None,
+    steps_per_call: int | Literal["auto"] = "auto",
 ) -> Any:
+    logger = LoggerConfig(log_path=log_path, log_every_n_steps=log_every_n_steps)
     return (trainer_class or MSETrainer)(
-        TrainerConfig(logger=LoggerConfig(log_path=log_path, log_every_n_steps=log_every_n_steps)),
+        TrainerConfig(logger=logger, steps_per_call=steps_per_call),
         ModelConfig(model_class=model_class, parallel=ParallelConfig()),
         OptimizerConfig(name="adam", scheduler=SchedulerConfig(name="constant", lr=LEARNING_RATE)),
         batch=batch,
@@ -151,9 +190,10 @@ def trainer_run(
     num_steps: int,
     log_path: pathlib.Path,
     log_every_n_steps: int,
+    steps_per_call: int | Literal["auto"] = "auto",
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """The trainer, which trains `num_steps` more at each call, and its compiled step without the trainer's loop."""
-    trainer = make_trainer(model_class, batches[0], log_path, log_every_n_steps)
+    trainer = make_trainer(model_class, batches[0], log_path, log_every_n_steps, steps_per_call=steps_per_call)
     epoch = [batches[index % len(batches)] for index in range(num_steps)]
 
     def run() -> None:
@@ -192,22 +232,31 @@ def keras_fit(batches: list[Batch], num_steps: int) -> Callable[[], None]:
 
 
 def measure(
-    model_class: type, batch_size: int, num_steps: int, num_rounds: int, with_peer: bool = False
+    model_class: type,
+    batch_size: int,
+    num_steps: int,
+    num_rounds: int,
+    with_peer: bool = False,
+    on_device: bool = False,
 ) -> dict[str, Timing]:
     logging.getLogger("trackside").setLevel(logging.ERROR)
     logging.getLogger("trackside").addHandler(logging.NullHandler())
     batches = make_batches(batch_size, 64)
+    if on_device:
+        batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         root = pathlib.Path(folder)
         every_50, _ = trainer_run(model_class, batches, num_steps, root / "a", 50)
         every_1, _ = trainer_run(model_class, batches, num_steps, root / "b", 1)
-        bare_source, bare = trainer_run(model_class, batches, num_steps, root / "c", 50)
+        one_by_one, _ = trainer_run(model_class, batches, num_steps, root / "d", 50, steps_per_call=1)
+        bare_source, bare = trainer_run(model_class, batches, num_steps, root / "c", 50, steps_per_call=1)
         bare_source()  # compiles the step
         contestants = {
             "loss only": hand_written(model_class(), batches, num_steps, full=False),
             "same work": hand_written(model_class(), batches, num_steps, full=True),
             "same program": bare,
             "trackside": every_50,
+            "one by one": one_by_one,
             "every step": every_1,
         }
         if with_peer and has_keras():
@@ -227,6 +276,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     num_rounds = parser.parse_args(arguments or []).rounds
+    for name, model_class in SMALL_MODELS.items():
+        for on_device in (False, True):
+            where = "batches on the device" if on_device else "numpy batches"
+            timings = measure(model_class, 8, num_steps=2000, num_rounds=num_rounds, on_device=on_device)
+            show(f"tiny step: {name}, {where}", timings)
     small = measure(MLP, batch_size=8, num_steps=2000, num_rounds=num_rounds, with_peer=True)
     show("tiny step: MLP 64-64-1, batch 8, Adam, log every 50", small)
     if not has_keras():

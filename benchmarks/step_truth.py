@@ -1,87 +1,97 @@
-"""Whether a profiled step takes what it is said to take, in loops that wait for it in different ways.
+"""Whether a step took what the report says: percentiles of step times, next to those of the device's own ends.
 
-Of short steps only some completions are watched (`trackside.profiling.timers.call_durations`). Here the average of a
-step is measured that way and with every completion watched, in turn; their ratio is the error of watching only some.
-The step's own length varies with the machine, so it is only compared within a round.
+    python -m benchmarks.step_truth
+    python -m benchmarks.step_truth "slow loader" spikes
+
+Epochs have 20 steps. A step's time is from its predecessor's end to its own, as the steps note themselves on the device
+(`witness`), over the same steps that the report counts. The noise is how far the truth of odd epochs is from that of
+even ones. A busy machine can interrupt a step between its note and its end, so a situation that comes out wrong is
+tried again, and the last attempt counts.
 """
 
-import statistics
-import time
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+import argparse
+import dataclasses
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
 
-from benchmarks.timer_cost import make_step
-from trackside.profiling import TrainingProfiler, profile_make_step
-from trackside.profiling.timers import array_waiter
+import numpy as np
 
-NUM_ROUNDS = 9
-NUM_STEPS = 200
-NUM_SEEN_FIRST = array_waiter.NUM_SEEN_FIRST
+from benchmarks.truth_row import TruthRow, show_rows
+from benchmarks.witness import STEPS_PER_EPOCH, Situation, Witness, train
+from trackside.report.step_time_summary import summarise_step_times
+from trackside.runs import StepTimes, open_run
 
-Loop = Callable[[Callable[..., Any], Any, Any, int], None]
-
-
-def run_ahead(step: Callable[..., Any], state: Any, x: Any, num_steps: int) -> None:
-    """Waits for nothing."""
-    for _ in range(num_steps):
-        state, value = step(state, x)
-    value.block_until_ready()
-
-
-def wait_each_time(step: Callable[..., Any], state: Any, x: Any, num_steps: int) -> None:
-    """Reads the loss of each step."""
-    for _ in range(num_steps):
-        state, value = step(state, x)
-        float(value)
-
-
-def keep_two_in_flight(step: Callable[..., Any], state: Any, x: Any, num_steps: int, sleep_s: float = 0.0) -> None:
-    """Waits for the step before the last, as trainers do."""
-    values: deque[Any] = deque()
-    for _ in range(num_steps):
-        time.sleep(sleep_s)
-        if len(values) == 2:
-            values.popleft().block_until_ready()
-        state, value = step(state, x)
-        values.append(value)
-    value.block_until_ready()
+BOUND = 0.1
+NUM_ATTEMPTS = 3
+PERCENTILES = ("p50_s", "p95_s", "p99_s")
+SITUATIONS = (
+    Situation("fast loader"),
+    Situation("slow loader", data_s=0.010),
+    Situation("slow loader, rows of 5", data_s=0.010, log_every_n_steps=5),
+    Situation("loader in Python", data_s=0.010, holds_lock=True),
+    Situation("spikes", spike_every_n_steps=17),
+    Situation("spikes while data is awaited", data_s=0.015, spike_every_n_steps=12, spike_factor=2),
+    Situation("validations", data_s=0.010, validates=True),
+    Situation("checkpoints", data_s=0.010, save_every_n_steps=33),
+    Situation("all of them", data_s=0.010, spike_every_n_steps=17, validates=True, save_every_n_steps=33),
+)
 
 
-def wait_for_data(step: Callable[..., Any], state: Any, x: Any, num_steps: int) -> None:
-    """Has a loader that takes 2 ms."""
-    keep_two_in_flight(step, state, x, num_steps, sleep_s=0.002)
+def truth_rows(situations: Iterable[Situation] = SITUATIONS) -> Iterator[TruthRow]:
+    """The percentiles of each situation, next to their truth."""
+    for situation in situations:
+        for _ in range(NUM_ATTEMPTS):
+            rows = _measure(situation)
+            if all(row.is_true for row in rows):
+                break
+        yield from rows
 
 
-def average_s(loop: Loop, function: Callable[..., Any], state: Any, x: Any, looks_at_each: bool) -> float:
-    array_waiter.NUM_SEEN_FIRST = NUM_STEPS * 1000 if looks_at_each else NUM_SEEN_FIRST
-    profiler = TrainingProfiler(log_to_wandb=False, log_every=-1)
-    step = profile_make_step(function, profiler=profiler)
-    while profiler.not_sampled_yet():  # captures disturb what they hold
-        loop(step, state, x, NUM_STEPS)
-        profiler.wait()
-    profiler.reset()
-    loop(step, state, x, NUM_STEPS)
-    profiler.wait()
-    return profiler.get_summary()["make_step_total"]["avg_time"]
+def _measure(situation: Situation) -> list[TruthRow]:
+    with tempfile.TemporaryDirectory() as folder:
+        witness, _ = train(situation, pathlib.Path(folder) / "run")
+        times = open_run(pathlib.Path(folder) / "run").step_times
+    truth = _true_times(times, witness)
+    is_odd = (truth.step - 1) // STEPS_PER_EPOCH % 2 == 1
+    halves = _of(truth, is_odd), _of(truth, ~is_odd)
+    found = []
+    for name in PERCENTILES:
+        true_ms, reported_ms, *half_ms = (_percentile_ms(each, name) for each in (truth, times, *halves))
+        noise = abs(half_ms[0] - half_ms[1]) / true_ms
+        found.append(TruthRow(f"{situation.name}: {name[:-2]}", true_ms, reported_ms, BOUND, noise, "ms"))
+    return found
 
 
-def main() -> None:
-    print("the average of a profiled step, counted by some of them, beside that with each looked at")
-    for width in (48, 128):
-        function, state, x = make_step(width)
-        for loop in (run_ahead, wait_each_time, keep_two_in_flight, wait_for_data):
-            rounds = [
-                [average_s(loop, function, state, x, is_each) for is_each in (False, True)] for _ in range(NUM_ROUNDS)
-            ]
-            ratios = sorted(by_some / by_each for by_some, by_each in rounds)
-            length_ms = 1e3 * statistics.median(by_each for _, by_each in rounds)
-            print(
-                f"  {loop.__name__.replace('_', ' '):20} {length_ms:5.2f} ms  {statistics.median(ratios):.3f}x "
-                f"(half of the rounds between {ratios[NUM_ROUNDS // 4]:.3f}x and {ratios[-NUM_ROUNDS // 4]:.3f}x)"
-            )
-    array_waiter.NUM_SEEN_FIRST = NUM_SEEN_FIRST
+def _true_times(times: StepTimes, witness: Witness) -> StepTimes:
+    """The same intervals, with what their steps took on the device."""
+    ends_s = np.array([np.nan, *witness.ends_s])
+    return dataclasses.replace(
+        times, seconds=(ends_s[times.step] - ends_s[times.step - times.num_steps]) / times.num_steps
+    )
+
+
+def _of(times: StepTimes, chosen: np.ndarray) -> StepTimes:
+    return StepTimes(**{field.name: getattr(times, field.name)[chosen] for field in dataclasses.fields(times)})
+
+
+def _percentile_ms(times: StepTimes, name: str) -> float:
+    summary = summarise_step_times(times)
+    return float("nan") if summary is None else 1e3 * getattr(summary, name)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """How many figures are not true."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = {situation.name: situation for situation in SITUATIONS}
+    parser.add_argument("names", nargs="*", metavar="situation", help=f"all if left out: {', '.join(known)}")
+    names = parser.parse_args(arguments or []).names
+    if unknown := set(names) - set(known):
+        parser.error(f"unknown situations {sorted(unknown)}; there are {', '.join(known)}")
+    print("step times, as the report shows them")
+    return show_rows(truth_rows([known[name] for name in names] or SITUATIONS))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(1 if main(sys.argv[1:]) else 0)

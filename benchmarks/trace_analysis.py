@@ -135,11 +135,11 @@ def print_coverage(name: str, model: str, folder: pathlib.Path) -> None:
         return
     report = analyse_trace(file, program="jit_train_step")
     coverage, busy = report.coverage, report.device_busy or 0.0
-    shares = [coverage.resolved_s, coverage.inferred_s, coverage.scoped_s]
-    resolved, inferred, scoped = (100 * seconds / coverage.busy_s for seconds in shares)
+    shares = [coverage.resolved_s, coverage.inferred_s, coverage.estimated_s, coverage.scoped_s]
+    resolved, inferred, estimated, scoped = (100 * seconds / coverage.busy_s for seconds in shares)
     print(
-        f"  {name:34} {resolved:5.1f} % resolved ({inferred:4.1f} % inferred), {scoped:5.1f} % under a scope; "
-        f"device busy {100 * busy:5.1f} %"
+        f"  {name:34} {resolved:5.1f} % resolved ({inferred:4.1f} % inferred, {estimated:4.1f} % split by estimate), "
+        f"{scoped:5.1f} % under a scope; device busy {100 * busy:5.1f} %"
     )
 
 

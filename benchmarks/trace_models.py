@@ -99,7 +99,7 @@ MODELS: dict[str, Callable[[], tuple[Loss, Any, Any]]] = {
 
 
 def capture(model: str, folder: str, num_steps: int) -> None:
-    """Write a trace of so many training steps."""
+    """Write a trace of `num_steps` training steps."""
     loss, params, x = MODELS[model]()
     optimizer = optax.adam(1e-3)
 

@@ -1,0 +1,195 @@
+"""How the trainer's cost grows: with parameter arrays, metrics, callbacks, devices and steps.
+
+Each point is the trainer next to its own compiled step in a bare loop, in turn, in one process; the cost of the loop is
+the difference. Devices and memory are measured in processes of their own. `--plot FILE` draws the curves.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from benchmarks.fresh_process import measure
+from benchmarks.interleaved import race
+from benchmarks.loop_overhead import LEARNING_RATE, make_batches
+from trackside.callbacks import Callback, CallbackConfig
+from trackside.logger import LoggerConfig
+from trackside.trainer import (
+    Batch,
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    TrainerConfig,
+    TrainerModule,
+)
+
+PARAMETER_ARRAYS = (10, 100, 1_000, 10_000)
+METRICS = (1, 10, 100, 1_000)
+CALLBACKS = (0, 1, 10, 100)
+DEVICES = (1, 2, 4, 8)
+STEPS = (1_000, 10_000, 100_000, 1_000_000)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a training has much of."""
+
+    num_arrays: int = 10
+    num_metrics: int = 1
+    num_callbacks: int = 0
+
+
+class Scales(nn.Module):
+    """A model of many small arrays: the work is little, what crosses the call is much."""
+
+    config: Shape
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        for index in range(self.config.num_arrays):
+            x = x * self.param(f"scale_{index}", nn.initializers.ones_init(), (1,))
+        return x.mean(axis=-1, keepdims=True)
+
+
+class EmptyCallback(Callback):
+    """Hears every step, and does nothing."""
+
+    def on_training_step(self, step_metrics: Any, epoch_idx: int, step_idx: int) -> None:
+        pass
+
+
+class ShapedTrainer(TrainerModule):
+    def loss_function(self, params: Any, apply_fn: Callable, batch: Batch, rng: Any, train: bool = True) -> Any:
+        error = (apply_fn({"params": params}, batch.inputs, train=train) - batch.targets) ** 2
+        names = [f"metric_{index}" for index in range(self.model_config.model_config.num_metrics)]
+        return error.mean(), ({name: error.mean() for name in names}, None)
+
+
+def build(shape: Shape, folder: pathlib.Path, log_every: int = 50) -> TrainerModule:
+    """A trainer of that shape."""
+    return ShapedTrainer(
+        TrainerConfig(
+            logger=LoggerConfig(log_path=folder, log_every_n_steps=log_every),
+            callbacks=[EmptyCallback(CallbackConfig()) for _ in range(shape.num_callbacks)],
+        ),
+        ModelConfig(model_class=Scales, parallel=ParallelConfig(), model_config=shape),
+        OptimizerConfig(name="sgd", scheduler=SchedulerConfig(name="constant", lr=LEARNING_RATE)),
+        batch=make_batches(8, 8, 1)[0],
+    )
+
+
+def cost_us(shape: Shape, num_steps: int, num_rounds: int) -> dict[str, float]:
+    """What the loop adds to its own compiled step, per step, and how long that takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = build(shape, pathlib.Path(folder) / "run")
+        epoch = make_batches(8, 8, 64) * (num_steps // 64 + 1)
+        epoch = epoch[:num_steps]
+        trainer.train_model(epoch, num_train_steps=num_steps)
+        layout, progress = trainer.init_train_metrics().layout, trainer.progress
+        call = trainer.engine.train_call(layout)
+
+        def bare() -> None:
+            vector = trainer.engine.fresh_vector(layout)
+            for batch in epoch:
+                progress.carry, vector = call(progress.carry, vector, batch)
+            jax.block_until_ready(vector)
+
+        def trained() -> None:
+            trainer.train_model(epoch, num_train_steps=trainer.global_step + num_steps)
+
+        timings = race({"bare": bare, "trainer": trained}, num_steps, num_rounds)
+    return {"bare_us": timings["bare"].median_us, "added_us": timings["trainer"].overhead_us(timings["bare"])}
+
+
+DEVICES_CODE = """
+import json, sys, logging
+import jax
+jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+from benchmarks.growth import Shape, cost_us
+logging.disable(logging.WARNING)
+print(json.dumps(cost_us(Shape(), int(sys.argv[2]), int(sys.argv[3]))))
+"""
+MEMORY_CODE = """
+import json, logging, pathlib, resource, sys, tempfile
+logging.disable(logging.WARNING)
+from benchmarks.growth import Shape, build, make_batches
+with tempfile.TemporaryDirectory() as folder:
+    folder = pathlib.Path(folder) / "run"
+    trainer = build(Shape(), folder)
+    loader = make_batches(8, 8, 50)
+    trainer.train_model(loader, num_train_steps=500)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    trainer.train_model(loader, num_train_steps=500 + int(sys.argv[1]))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    written = sum(path.stat().st_size for path in folder.glob("events-*.jsonl"))
+    print(json.dumps({"grown_mb": grown / 1024, "bytes_per_step": written / trainer.global_step}))
+"""
+
+
+def grow(name: str, values: Sequence[int], measured: Callable[[int], dict[str, float]]) -> dict[int, dict[str, float]]:
+    """Measure at each value, and print what was found."""
+    print(f"\n{name}", flush=True)
+    curve = {}
+    for value in values:
+        curve[value] = measured(value)
+        print(
+            f"  {value:>9,}  " + ", ".join(f"{key} {figure:,.1f}" for key, figure in curve[value].items()), flush=True
+        )
+    return curve
+
+
+def measure_all(num_rounds: int, max_steps: int) -> dict[str, dict[int, dict[str, float]]]:
+    """All curves."""
+    return {
+        "parameter arrays": grow(
+            "parameter arrays",
+            PARAMETER_ARRAYS,
+            lambda n: cost_us(Shape(num_arrays=n), max(20, 20_000 // n), num_rounds),
+        ),
+        "metrics": grow("metrics", METRICS, lambda n: cost_us(Shape(num_metrics=n), max(100, 2_000 // n), num_rounds)),
+        "callbacks": grow("callbacks", CALLBACKS, lambda n: cost_us(Shape(num_callbacks=n), 1_000, num_rounds)),
+        "devices": grow("devices", DEVICES, lambda n: measure(DEVICES_CODE, str(n), "500", str(num_rounds))),
+        "steps": grow("steps", [n for n in STEPS if n <= max_steps], lambda n: measure(MEMORY_CODE, str(n))),
+    }
+
+
+def draw(curves: dict[str, dict[int, dict[str, float]]], path: pathlib.Path) -> None:
+    """Draw the curves into a picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(curves), figsize=(3.2 * len(curves), 3), layout="constrained")
+    for axis, (name, curve) in zip(axes, curves.items(), strict=True):
+        for key in next(iter(curve.values())):
+            axis.plot(list(curve), [point[key] for point in curve.values()], marker="o", label=key.replace("_", " "))
+        axis.set_xscale("symlog" if 0 in curve else "log")
+        axis.set_title(name)
+        axis.legend(frameon=False, fontsize=8)
+        axis.set_ylim(bottom=min(0, *(point[key] for point in curve.values() for key in point)))
+    figure.savefig(path, dpi=110)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--max-steps", type=int, default=STEPS[-1])
+    parser.add_argument("--plot", type=pathlib.Path)
+    chosen = parser.parse_args(arguments or [])
+    curves = measure_all(chosen.rounds, chosen.max_steps)
+    if chosen.plot is not None:
+        draw(curves, chosen.plot)
+        chosen.plot.with_suffix(".json").write_text(json.dumps(curves, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""trackside next to hand-written loops, Keras and Lightning: `make bench-peers` writes `benchmarks/RESULTS.md`."""

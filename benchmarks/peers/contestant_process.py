@@ -1,0 +1,119 @@
+"""Contestants in processes of their own, started together and timed in turn.
+
+Each has its own libraries and threads, and sleeps while another is measured. A measurement is the difference between a
+long and a short call, so that what a call does once (opening a log, building a loop, saving at its end) is not in it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks.peers.contestants import CONTESTANTS
+from benchmarks.peers.tasks import TASKS
+
+SHORT_SHARE = 5
+"""The short call has this fraction of the steps of the long one."""
+START_UP_S = 600.0
+
+
+class ContestantError(RuntimeError):
+    """A contestant's process failed; the message has the end of what it wrote."""
+
+
+@dataclass
+class ContestantProcess:
+    """The process of one contestant."""
+
+    name: str
+    task: str
+    folder: Path
+    log: IO[bytes]
+    process: subprocess.Popen[str]
+    rounds_s: list[float] = field(default_factory=list)
+    """Seconds per step, one figure per round."""
+
+    @classmethod
+    def start(cls, name: str, task: str) -> "ContestantProcess":
+        """Start the process, which builds its training and makes a first run."""
+        folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        log = (folder / "output.txt").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.peers.contestant_process", name, task, str(folder / "run")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
+        started = cls(name, task, folder, log, process)
+        started._ask({})
+        return started
+
+    def measure(self, num_steps: int) -> float:
+        """Train, and give the seconds per step."""
+        seconds = float(self._ask({"num_steps": num_steps})["seconds"])
+        self.rounds_s.append(seconds)
+        return seconds
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the answer that does not come says it
+        answer = self.process.stdout.readline()
+        if not answer:
+            self.process.wait()
+            raise ContestantError(f"{self.name} on {self.task}:\n{(self.folder / 'output.txt').read_text()[-3000:]}")
+        return json.loads(answer)
+
+    def stop(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.log.close()
+
+
+def _serve(name: str, task_name: str, folder: Path) -> None:
+    """Measure whenever asked. What the training prints goes to the log, its own answers to the real output."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    task = TASKS[task_name]
+    run = CONTESTANTS[name].build(task, folder)
+    for line in sys.stdin:
+        num_steps = json.loads(line).get("num_steps")
+        answer = {}
+        if num_steps is None:
+            for _ in range(2):  # compiles, and whatever a library learns from its first steps
+                run(task.num_steps)
+                run(task.num_steps // SHORT_SHARE)
+        else:
+            answer = {"seconds": _seconds_per_step(run, num_steps)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _seconds_per_step(run: Any, num_steps: int) -> float:
+    short = num_steps // SHORT_SHARE
+    began_s = time.perf_counter()
+    run(short)
+    between_s = time.perf_counter()
+    run(num_steps)
+    ended_s = time.perf_counter()
+    return ((ended_s - between_s) - (between_s - began_s)) / (num_steps - short)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
