@@ -65,7 +65,7 @@ def train(run_dir: Path) -> None:
         OptimizerConfig(name="adam", scheduler=SchedulerConfig(lr=3e-2)),
         batch=batches[0],
     )
-    results = trainer.train_model(batches[:16], batches[16:], num_epochs=10)
+    results = trainer.train_model(batches[:16], batches[16:], num_epochs=4)
     print(
         f"process {jax.process_index()} of {jax.process_count()}: {trainer.global_step} steps on "
         f"{len(jax.devices())} devices, validation loss {results['val']['loss']:.4f}"
