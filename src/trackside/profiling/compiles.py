@@ -262,7 +262,8 @@ def _cache_result(phase: _Phase) -> CacheResult:
     if phase.hit_cache:
         return "hit"
     # JAX reports a request to the cache even if none is set up.
-    return "miss" if phase.asked_cache and jax_internals.config_value("jax_compilation_cache_dir") else "off"
+    has_cache = jax_internals.keeps_programs() or bool(jax_internals.config_value("jax_compilation_cache_dir"))
+    return "miss" if phase.asked_cache and has_cache else "off"
 
 
 _counter: CompileCounter | None = None

@@ -72,7 +72,7 @@ class Training:
 
     def run(self) -> Results:
         """Train, and give the metrics that `train_model` returns."""
-        with accounting(self._trainer.ledger):
+        with accounting(self._trainer.ledger, self._trainer.compile_cache):
             return self._run()
 
     def _run(self) -> Results:
