@@ -158,6 +158,27 @@ class CompileCounter:
         finally:
             books.remove(book)
 
+    def hand_over(self, function: str) -> tuple[float, float]:
+        """Give away what this thread has spent on a function that another thread is to compile.
+
+        Args:
+            function: Its name.
+
+        Returns:
+            Seconds of tracing and lowering, for `take_over`.
+        """
+        return self._phases.lowered.pop(function, (0.0, 0.0))
+
+    def take_over(self, function: str, spent: tuple[float, float]) -> None:
+        """Take what another thread has spent on a function that this one is about to compile; see `hand_over`."""
+        self._phases.lowered[function] = spent
+
+    def adopt(self, event: CompileEvent) -> None:
+        """Let a compile of another thread count as one that this thread has just made, since it waited for it."""
+        with self._lock:
+            self.num_events += 1
+            event.num_events, event.thread_id = self.num_events, threading.get_ident()
+
     # The listeners must never raise: an error here would fail the user's own call.
 
     def _on_begin(self, event: str, value: float, **kwargs: Any) -> None:

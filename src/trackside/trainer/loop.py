@@ -31,6 +31,7 @@ from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import CompileCounter, compile_counter
 from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, LOGGING
 from trackside.schedule import NEVER, At, Every, next_boundary
+from trackside.trainer.compile_ahead import CompileAhead
 from trackside.trainer.completed_calls import CompletedCalls
 from trackside.trainer.engine import Engine
 from trackside.trainer.feed import FusedFeed, PlainFeed
@@ -59,6 +60,9 @@ class TrainLoop:
         logger: Gets the rows.
         instruments: What watches the loop.
     """
+
+    ahead: CompileAhead | None = None
+    """The program of the first call, where that is being compiled already."""
 
     def __init__(
         self,
@@ -313,6 +317,9 @@ class TrainLoop:
         self._placement.agree_on_size(batch)
         self._meter.learn_batch(batch)
         self._measurements.learn_batch(batch)
+        if self.ahead is not None:
+            self.ahead.around(self._feed, batch)
+            self.ahead = None
 
     # --- between two steps --------------------------------------------------------------------------------------------
 

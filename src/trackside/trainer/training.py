@@ -25,13 +25,14 @@ from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import NEVER
 from trackside.trainer.batch import DataloaderModule, num_bytes_of
+from trackside.trainer.compile_ahead import CompileAhead, batch_form, may_compile_ahead
 from trackside.trainer.goal import Goal
 from trackside.trainer.logged_evaluation import Loaders
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.lost_process import leave_alone, means_lost_process, report_lost_process
 from trackside.trainer.monitor_check import check_monitors, epoch_metric_names
-from trackside.trainer.overridable import OwnHooks
+from trackside.trainer.overridable import Overridable, OwnHooks
 from trackside.trainer.steps_per_call import StepsPerCall, choose_steps_per_call
 from trackside.trainer.watchdog import Watchdog
 
@@ -88,6 +89,7 @@ class Training:
                     self._prepare()
                     instruments = self._build_instruments(stop, interrupts)
                     loop = self._build_loop(instruments)
+                    loop.ahead = self._compile_ahead()
             except BaseException:
                 trainer.logger.finalize(trainer.status)  # of a run that never began, nothing is said
                 raise
@@ -271,6 +273,26 @@ class Training:
             check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,
         )
         return TrainLoop(trainer.engine, trainer.progress, plan, hooks, self._validate, trainer.logger, instruments)
+
+    def _compile_ahead(self) -> CompileAhead | None:
+        """Begin to compile the training step, if what it is compiled for is known already."""
+        trainer, plan = self._trainer, self._trainer.loop_plan
+        assert plan is not None
+        if (
+            trainer.trainer_config.debug
+            or trainer.processes.are_several
+            or plan.steps_per_call.program != "plain"
+            or self._goal.is_reached(trainer.progress.cursor)
+            or not may_compile_ahead(trainer.callbacks, trainer, Overridable)
+        ):
+            return None
+        engine, carry = trainer.engine, trainer.progress.carry
+        args = (carry, engine.fresh_vector(plan.layout), batch_form(trainer.exmp_batch))
+        try:
+            return CompileAhead(engine.train_call(plan.layout), args, trainer.ledger, trainer.compile_cache)
+        except Exception:  # the first call fails too, and its batch is the one to be named then
+            LOGGER.debug("the training step could not be traced ahead of its first call", exc_info=True)
+            return None
 
     def _choose_steps_per_call(self, layout: MetricLayout, hooks: CallbackList) -> StepsPerCall:
         trainer, engine, progress = self._trainer, self._trainer.engine, self._trainer.progress
