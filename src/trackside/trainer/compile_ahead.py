@@ -25,7 +25,7 @@ LOGGER = logging.getLogger(__name__)
 
 THREAD_NAME = "trackside-compile"
 EXAMPLE_NAME = "train_step for the example batch"
-"""What a program is called that was compiled for batches which did not come."""
+"""What the program is called unless a call makes use of it."""
 
 _HOOKS = ("on_training_start", "on_training_epoch_start")
 
@@ -45,7 +45,6 @@ class CompileAhead:
         self._ledger = ledger
         self._counter = compile_counter()
         self._event: CompileEvent | None = None
-        self._is_in_vain = False
         self._name = call.__name__
         lowered = call.lower(*args)
         spent = self._counter.hand_over(self._name)
@@ -55,7 +54,7 @@ class CompileAhead:
 
     def _compile(self, lowered: Any, spent: tuple[float, float], cache: ProgramCache | None) -> None:
         counter, number = self._counter, self._counter.num_compiles
-        counter.take_over(self._name, spent)
+        counter.take_over(self._name, spent, EXAMPLE_NAME)
         try:
             with contextlib.nullcontext() if cache is None else cache.in_use():
                 lowered.compile()
@@ -63,7 +62,6 @@ class CompileAhead:
             LOGGER.debug("%s could not be compiled ahead of its first call", self._name, exc_info=True)
         own = (one for one in counter.events_after(number) if one.thread_id == threading.get_ident())
         self._event = next((one for one in own if one.function == self._name), None)
-        self._label()
 
     def around(self, feed: Any, batch: Any) -> None:
         """Let the next call of a feed, and no later one, wait for the program.
@@ -73,8 +71,6 @@ class CompileAhead:
             batch: What it will be called with.
         """
         if _form_of(batch) != self._form:
-            self._is_in_vain = True
-            self._label()
             LOGGER.warning(
                 "train_step was compiled for the example batch, and the first batch of train_loader has another form, "
                 "so that it is compiled twice; build the trainer with a batch of the loader"
@@ -99,10 +95,6 @@ class CompileAhead:
                 self._ledger.end_compiling()
         if self._event is not None:
             self._counter.adopt(self._event)
-
-    def _label(self) -> None:
-        if self._is_in_vain and self._event is not None:
-            self._event.label = EXAMPLE_NAME
 
 
 def may_compile_ahead(hooks: Iterable[Callback], own: Any, base: type) -> bool:
