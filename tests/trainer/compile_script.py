@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from tests.trainer.tiny import MSETrainer, make_loader, make_trainer, rows_of
+from trackside.callbacks import ProfilingConfig
 from trackside.logger import LoggerConfig
 from trackside.trainer import compile_cache
 
@@ -46,18 +47,21 @@ if "killed" in words:
 
 choice = None if cache == "none" else cache
 logger = None if "unlogged" in words else LoggerConfig(log_path=run)
-trainer = make_trainer(MSETrainer, Deep, logger=logger, compile_cache=choice, steps_per_call=1)
+captures = [ProfilingConfig(log_dir=str(run / "profiles"), start_step=2, end_step=5)] if "captured" in words else []
+trainer = make_trainer(MSETrainer, Deep, logger=logger, callbacks=captures, compile_cache=choice, steps_per_call=1)
 results = trainer.train_model(make_loader(3), make_loader(2), num_epochs=2)
-compiled = {}
+compiled, reports = {}, []
 if logger is not None:
     rows = [row for row in rows_of(trainer.logger.log_path, "compile") if not row["is_operation"]]
     compiled = {row["function"]: row["cache"] for row in rows}
+    reports = [row["report"] for row in rows_of(trainer.logger.log_path, "capture")]
 weights = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(trainer.state.params))
 print(
     json.dumps(
         {
             "folder": str(trainer.logger.log_path),
             "compiles": compiled,
+            "reports": reports,
             "losses": {name: metrics.get("loss") for name, metrics in results.items()},
             "weights": hashlib.sha256(weights).hexdigest(),
         }

@@ -67,7 +67,7 @@ def test_a_warm_process_compiles_nothing_and_gives_the_same(cold, tmp_path):
 
 @pytest.mark.slow
 def test_damaged_programs_are_compiled_again_and_replaced(cold, tmp_path):
-    """One that is cut off, one with another bit and one that is empty: the log says so, and the next process is fine."""
+    """One that is cut off, one with a flipped bit and an empty one: the log says so, and the next process is fine."""
     folder = copied(cold, tmp_path)
     before = [path.read_bytes() for path in entries(folder)]
     flipped = bytearray(before[0])
@@ -91,10 +91,25 @@ def test_a_process_killed_while_it_writes_leaves_no_program(cold, tmp_path):
 
 @pytest.mark.slow
 def test_programs_whose_names_differ_are_kept_apart(cold, tmp_path):
-    """A scope with another name is another program, so that captures show the names of the code that ran."""
-    renamed = start(tmp_path / "run", copied(cold, tmp_path), "renamed")
+    """A scope with another name is another program: a capture shows the names of the code that ran."""
+    renamed = start(tmp_path / "run", copied(cold, tmp_path), "renamed", "captured")
     assert renamed["compiles"]["train_step"] == "miss"
     assert renamed["weights"] == cold[1]["weights"]
+    scopes = json.dumps([report["scopes"] for report in renamed["reports"]])
+    assert "/other/" in scopes
+    assert "/first/" not in scopes
+
+
+@pytest.mark.slow
+def test_a_capture_of_a_cached_program_says_what_it_lacks(cold, tmp_path):
+    """Scopes and FLOPs are there; peak memory by scope is listed as missing."""
+    warm = start(tmp_path / "run", cold[0], "captured")
+    assert warm["compiles"]["train_step"] == "hit"
+    report = warm["reports"][0]
+    assert "/first/" in json.dumps(report["scopes"])
+    assert report["flops"]["rows"]
+    assert report["peak_memory"] is None
+    assert "compile cache" in report["missing"][-1]
 
 
 @pytest.mark.slow
