@@ -24,7 +24,7 @@ except ImportError:
 try:
     from jax._src import compilation_cache as _compilation_cache
     from jax._src import config as _config
-    from jax._src.lib.mlir import ir as _ir
+    from jax._src.lib.mlir import ir as _ir  # pyright: ignore[reportPrivateImportUsage]
 except ImportError:
     _compilation_cache = _config = _ir = None
 
@@ -186,11 +186,12 @@ def programs_kept_in(store: ProgramStore, machine: str, min_compile_s: float) ->
     if not can_keep_programs():
         yield
         return
+    options: Any = _config
     before = _threads.store, _threads.machine
     _patch(+1)
     _threads.store, _threads.machine = store, machine
     try:
-        with _config.persistent_cache_min_compile_time_secs(min_compile_s):
+        with options.persistent_cache_min_compile_time_secs(min_compile_s):
             yield
     finally:
         _threads.store, _threads.machine = before

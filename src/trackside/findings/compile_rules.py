@@ -128,7 +128,9 @@ def compile_time_s(row: Mapping[str, Any]) -> float:
 
 def _advice_for_slow_compile(facts: RunFacts) -> str:
     if any(row.get("cache") in ("hit", "miss") for row in facts.compiles):
-        return f"the compile cache is on, so less is compiled next time; compile_cache=<path> is for all runs; {_SCAN}"
+        return (
+            f"the compile cache is on, so a resumed run compiles less; compile_cache=<path> lets runs share it; {_SCAN}"
+        )
     return f"let reruns reuse the programs: {_CACHE}; {_SCAN}"
 
 
