@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests import compile_cache as test_cache
 from tests.children import ROOT, environment
+from tests.trainer.test_full_disk import mounted
 from tests.trainer.tiny import make_loader, make_trainer
 from trackside import jax_internals
 from trackside.errors import ConfigError
@@ -123,7 +125,6 @@ def test_what_the_user_has_set_up_in_jax_wins(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
 def test_a_folder_that_cannot_be_made_does_not_end_a_training(cold, tmp_path):
     """The log says once that programs are not kept, and the training is as it would have been."""
     (tmp_path / "file").write_text("")
@@ -151,6 +152,20 @@ def test_a_program_comes_back_as_it_was(tmp_path):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["one"]
 
 
+def test_many_writers_of_one_program_never_show_half_of_it(tmp_path, caplog):
+    """Readers get what one of the writers wrote, whole, at any moment."""
+    values = [bytes([index]) * 100_000 for index in range(4)]
+
+    def write_and_read(value: bytes) -> list[bytes | None]:
+        cache = CompileCache(tmp_path, max_bytes=300_000)
+        return [found for _ in range(20) for found in [cache.put("one", value), cache.get("one")]]
+
+    with ThreadPoolExecutor(len(values)) as pool:
+        found = [one for part in pool.map(write_and_read, values) for one in part]
+    assert {one for one in found if one is not None} <= set(values)
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("at", [0, 25, 60])
 def test_a_changed_byte_is_noticed(tmp_path, at, caplog):
     """In the mark, the checksum or the program."""
@@ -161,6 +176,18 @@ def test_a_changed_byte_is_noticed(tmp_path, at, caplog):
     (tmp_path / "one").write_bytes(content)
     assert cache.get("one") is None
     assert "is damaged" in caplog.text
+
+
+def test_a_full_disk_is_said_once_and_leaves_nothing(tmp_path, caplog):
+    """What does not fit is not kept, half of it neither, and what was kept can still be read."""
+    with mounted(tmp_path / "disk") as disk:
+        cache = CompileCache(disk)
+        cache.put("small", b"abc")
+        cache.put("large", bytes(8 << 20))
+        cache.put("larger", bytes(9 << 20))
+        assert [path.name for path in disk.iterdir()] == ["small"]
+        assert cache.get("small") == b"abc"
+    assert caplog.text.count("training continues") == 1
 
 
 def test_the_folder_is_bounded(tmp_path):

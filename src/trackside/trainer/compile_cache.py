@@ -108,18 +108,23 @@ class CompileCache:
 
     def _make_room(self, size: int) -> None:
         """Delete what was used longest ago, until there is room, and what killed processes have left."""
-        found = []
+        found, oldest_s = [], time.time() - _MAX_TEMPORARY_AGE_S
         for path in self.folder.iterdir():
             with contextlib.suppress(OSError):  # another process may be deleting it
-                found.append((path.stat().st_mtime, path.stat().st_size, path))
-        oldest_s, total = time.time() - _MAX_TEMPORARY_AGE_S, size + sum(one[1] for one in found)
-        for used_s, num, path in sorted(found):
-            is_left_over = path.suffix == ".tmp" and used_s < oldest_s
-            if is_left_over or (total > self._max_bytes and _is_program(path)):  # never a file of the user's
-                LOGGER.debug("%s is deleted, %s", path, num_bytes(num))
-                with contextlib.suppress(OSError):
-                    path.unlink()
-                total -= num
+                status = path.stat()
+                if path.name.startswith(".") and path.suffix == ".tmp":
+                    if status.st_mtime < oldest_s:  # a newer one is being written
+                        path.unlink()
+                elif _is_program(path):  # and not a file of the user's
+                    found.append((status.st_mtime, status.st_size, path))
+        total = size + sum(num for _, num, _ in found)
+        for _, num, path in sorted(found):
+            if total <= self._max_bytes:
+                return
+            LOGGER.debug("%s is deleted, %s", path, num_bytes(num))
+            with contextlib.suppress(OSError):
+                path.unlink()
+            total -= num
 
 
 def cache_for(choice: str | None, run: Path | None, may_write: Callable[[], bool]) -> CompileCache | None:
