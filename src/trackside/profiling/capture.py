@@ -45,8 +45,8 @@ MIN_FREE_BYTES = 64 << 20
 MAX_GIVE_WAY_S = 10.0
 """How long another profile waits at most for a capture that gives way."""
 _NO_PEAK = (
-    "peak memory by scope: the program came from a compile cache, which does not keep that; TrainerConfig."
-    "compile_cache=None compiles it"
+    "peak memory by scope: the program lacks the order of its allocations, as one from a compile cache does; "
+    "with compile_cache=None of the TrainerConfig it is compiled"
 )
 MAX_JSON_EVENTS = 1_000_000
 """The most that JAX puts into a `trace.json.gz`; it silently drops the rest."""
@@ -238,7 +238,8 @@ class Capture:
             flops=None if context.traced_step is None else count_flops(context.traced_step),
             peak_memory=None if module is None or context.memory is None else peak_memory(module.proto),
         )
-        if module is not None and context.memory is not None and result.report.peak_memory is None:
+        peak = result.report.peak_memory
+        if module is not None and context.memory is not None and (peak is None or peak.missing):
             result.report.missing.append(_NO_PEAK)
         result.utilisation, result.utilisation_range = _utilisation(result.report, context)
         if context.memory is not None:
