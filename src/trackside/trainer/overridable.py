@@ -24,6 +24,7 @@ from trackside.trainer.batch_placement import BatchPlacement
 from trackside.trainer.engine import Engine
 from trackside.trainer.evaluation import Evaluator
 from trackside.trainer.gradients import LossEvaluator
+from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.init_state import init_carry
 from trackside.trainer.lr_schedules import build_schedule
 from trackside.trainer.measurements import TrainMeasurements
@@ -248,7 +249,7 @@ class Overridable:
             self.train_step = jax.jit(self.train_step, donate_argnums=(0,) if config.donate_train_state else ())
             self.eval_step = jax.jit(self.eval_step)
         watch = None if config.debug else self.sentinel.watch
-        self.evaluator = Evaluator(engine, config.max_inflight_steps, watch)
+        self.evaluator = Evaluator(engine, smallest_window(config.max_inflight_steps), watch)
         self.measurements = TrainMeasurements(engine, self.progress, self.logger)
         """What is known of the steps, in addition to their metrics."""
         self._train_metric_shapes: MetricLayout | None = None

@@ -46,6 +46,7 @@ from trackside.trainer.checkpoint_store import CheckpointStore
 from trackside.trainer.checkpoints import Checkpoints, find_checkpoints
 from trackside.trainer.compile_cache import CompileCache, cache_for
 from trackside.trainer.goal import Goal
+from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
 from trackside.trainer.loaders import decode_position, positions_of, restore_loaders
@@ -317,7 +318,7 @@ class TrainerModule(Overridable):
             max_size: The largest size to try; None for no bound.
             max_compiles: How often to compile at most.
         """
-        inflight = self.trainer_config.max_inflight_steps
+        inflight = smallest_window(self.trainer_config.max_inflight_steps)
         return find_largest_batch(
             self.engine, self.progress.carry, self.exmp_batch, inflight, limit_bytes, max_size, max_compiles
         )

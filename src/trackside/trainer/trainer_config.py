@@ -75,9 +75,9 @@ class TrainerConfig(ConfigDict):
     one that several runs share, None for nowhere. A compilation cache that you have set up in JAX is used instead."""
     watchdog_timeout_s: float = -1
     """Seconds without progress after which the process dumps its stacks and exits with 78; -1 for never."""
-    max_inflight_steps: int = 2
-    """How many steps the host may be ahead of the device; more hides longer pauses and holds more batches."""
-
+    max_inflight_steps: int | Literal["auto"] = "auto"
+    """How many calls the host may be ahead of the device; more hides longer pauses and holds more batches. `auto`: 2,
+    and up to 32 where steps are short and run on one device."""
     steps_per_call: int | Literal["auto"] = "auto"
     """How many steps a call of the compiled program makes: `auto` fuses short ones where that is safe."""
     precision: PrecisionConfig | str | None = None
@@ -103,11 +103,14 @@ class TrainerConfig(ConfigDict):
             )
         if self.resume not in ("never", "auto", "must"):
             raise ConfigError(f"resume: expected 'never', 'auto' or 'must', got {self.resume!r}")
-        for name in ("gradient_accumulate_steps", "max_inflight_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected a positive number, got {getattr(self, name)}")
-        if self.steps_per_call != "auto" and (not isinstance(self.steps_per_call, int) or self.steps_per_call < 1):
-            raise ConfigError(f"steps_per_call: expected a positive number, or 'auto'; got {self.steps_per_call!r}")
+        if self.gradient_accumulate_steps < 1:
+            raise ConfigError(
+                f"gradient_accumulate_steps: expected a positive number, got {self.gradient_accumulate_steps}"
+            )
+        for name in ("max_inflight_steps", "steps_per_call"):
+            value = getattr(self, name)
+            if value != "auto" and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name}: expected a positive number, or 'auto'; got {value!r}")
         for name in ("check_val_every_n_epoch", "check_val_every_n_steps"):
             if getattr(self, name) == 0 or getattr(self, name) < -1:
                 raise ConfigError(f"{name}: expected a positive number, or -1 for never; got {getattr(self, name)}")
