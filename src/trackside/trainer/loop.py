@@ -101,7 +101,7 @@ class TrainLoop:
         self._boundaries = [self._val_plan, At(plan.goal.last_step), callbacks]
         progress.cursor.place_in_epochs(plan.goal.steps_per_epoch)
         progress.totals.use_layout(plan.layout)
-        progress.data.connect(plan.loader, plan.goal.is_stream, plan.max_inflight_steps)
+        progress.data.connect(plan.loader, plan.goal, plan.max_inflight_steps, plan.ahead)
         instruments.measurements.begin(plan.layout, self._fresh_vector)
 
     def _build_feed(
@@ -430,6 +430,7 @@ class TrainLoop:
 
     def close(self) -> None:
         """Keep what can be kept when an error ends the loop: rows whose steps have completed are logged."""
+        self._progress.data.rest()
         try:
             self._retire_all()
         except Exception:

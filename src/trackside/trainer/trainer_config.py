@@ -12,6 +12,7 @@ from trackside.metrics import check_log_modes
 from trackside.trainer.models.remat import check_policy
 from trackside.trainer.parameter_groups import check_patterns
 from trackside.trainer.precision import PrecisionConfig, to_precision
+from trackside.trainer.read_ahead import DEFAULT_MAX_BYTES, check_ahead
 
 
 @dataclass
@@ -73,7 +74,11 @@ class TrainerConfig(ConfigDict):
     """Seconds without progress after which the process dumps its stacks and exits with 78; -1 for never."""
     max_inflight_steps: int = 2
     """How many steps the host may be ahead of the device; more hides longer pauses and holds more batches."""
-
+    prefetch_batches: int = 0
+    """How many batches of the training loader a thread reads ahead, so that they are made while the device computes;
+    0 reads each when its step is due."""
+    prefetch_max_bytes: int = DEFAULT_MAX_BYTES
+    """How many bytes such batches may take together; one is read ahead however large it is."""
     steps_per_call: int | Literal["auto"] = "auto"
     """How many steps a call of the compiled program makes: `auto` fuses short ones where that is safe."""
     precision: PrecisionConfig | str | None = None
@@ -96,6 +101,8 @@ class TrainerConfig(ConfigDict):
         for name in ("gradient_accumulate_steps", "max_inflight_steps"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected a positive number, got {getattr(self, name)}")
+        check_ahead("prefetch_batches", self.prefetch_batches, 0, "set it to 0 to read no batch ahead")
+        check_ahead("prefetch_max_bytes", self.prefetch_max_bytes, 1, f"{DEFAULT_MAX_BYTES:_} is 1 GiB")
         if self.steps_per_call != "auto" and (not isinstance(self.steps_per_call, int) or self.steps_per_call < 1):
             raise ConfigError(f"steps_per_call: expected a positive number, or 'auto'; got {self.steps_per_call!r}")
         for name in ("check_val_every_n_epoch", "check_val_every_n_steps"):

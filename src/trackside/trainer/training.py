@@ -32,6 +32,7 @@ from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.lost_process import leave_alone, means_lost_process, report_lost_process
 from trackside.trainer.monitor_check import check_monitors, epoch_metric_names
 from trackside.trainer.overridable import OwnHooks
+from trackside.trainer.read_ahead import AheadPlan
 from trackside.trainer.steps_per_call import StepsPerCall, choose_steps_per_call
 from trackside.trainer.watchdog import Watchdog
 
@@ -260,12 +261,16 @@ class Training:
         trainer, config, validates = self._trainer, self._trainer.trainer_config, self._val_loader is not None
         layout = trainer.init_train_metrics().layout
         hooks = CallbackList([OwnHooks(trainer), *trainer.callbacks], trainer.ledger)
+        steps_per_call = self._choose_steps_per_call(layout, hooks)
+        # Several steps take their batches stacked, which is done on the host.
+        send = trainer.engine.placement.send_ahead if steps_per_call.program == "plain" else None
         plan = trainer.loop_plan = LoopPlan(
             self._goal,
             self._train_loader,
             layout,
             config.max_inflight_steps,
-            self._choose_steps_per_call(layout, hooks),
+            steps_per_call,
+            AheadPlan(config.prefetch_batches, config.prefetch_max_bytes, send),
             log_every_n_steps=trainer.logger.config.log_every_n_steps if trainer.logs_rows else -1,
             check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
             check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,
