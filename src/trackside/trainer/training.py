@@ -122,7 +122,8 @@ class Training:
         """Write what the loaders are, and which findings are not wanted."""
         log, silenced = self._trainer.run_log, self._trainer.trainer_config.silence_findings
         loaders = {"train": self._train_loader, "val": self._val_loader, "test": self._test_loader}
-        described = {name: loader.to_dict() for name, loader in describe_loaders(loaders).items()}
+        num_ahead = self._trainer.trainer_config.prefetch_batches
+        described = {name: loader.to_dict() for name, loader in describe_loaders(loaders, num_ahead).items()}
         log.write_environment({"loaders": described})
         if silenced or log.facts().silenced:  # also those that an earlier leg did not want
             log.write("silence", findings=list(silenced))
