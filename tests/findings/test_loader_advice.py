@@ -48,9 +48,7 @@ GRAIN = LoaderFacts("grain DataLoader", 200, 8, num_workers=0)
 
 @pytest.mark.parametrize("loader", [OWN, TORCH, GRAIN, LoaderFacts("generator")], ids=lambda loader: loader.kind)
 @pytest.mark.parametrize(("read_ahead", "is_advised"), [(0, True), (2, False), (None, False)])
-def test_reading_ahead_is_advised_where_it_helps(
-    loader: LoaderFacts, read_ahead: int | None, is_advised: bool
-) -> None:
+def test_reading_ahead_is_advised_where_it_helps(loader: LoaderFacts, read_ahead: int | None, is_advised: bool) -> None:
     """The trainer's own thread is named where it is off; not where it is on, nor in a loop that has none."""
     advice = faster_batches(replace(loader, read_ahead=read_ahead))
     assert ("prefetch_batches=2" in advice) is is_advised

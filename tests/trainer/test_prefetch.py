@@ -248,14 +248,14 @@ def test_a_loader_that_follows_the_training(steps_per_call: int, caplog: pytest.
 
 
 def test_a_loader_that_looks_at_the_trainer_late(caplog: pytest.LogCaptureFixture) -> None:
-    """Batches that were made before the loader looked for the first time stay, and the warning says how early it was."""
+    """Batches that were made before the loader looked for the first time stay, and the warning says how early."""
     seen = []
 
     class Late(MSETrainer):
         def batches(self) -> Iterator[Batch]:
             for index in range(NUM_BATCHES):
                 if index == 2:
-                    wait_until(lambda: self.progress.data._ahead.has_unread)
+                    wait_until(lambda: self.progress.data._ahead.has_unread)  # type: ignore[union-attr]
                 if index >= 2:
                     seen.append(self.global_step)
                 yield make_batch(8, index)

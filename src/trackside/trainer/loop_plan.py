@@ -11,7 +11,7 @@ from trackside.metrics import MetricLayout
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.trainer.goal import Goal
 from trackside.trainer.measurements import TrainMeasurements
-from trackside.trainer.read_ahead import AheadPlan
+from trackside.trainer.read_ahead import NOT_AHEAD, AheadPlan
 from trackside.trainer.steps_per_call import PLAIN, StepsPerCall
 
 
@@ -25,7 +25,7 @@ class LoopPlan:
     """The metrics of the step."""
     max_inflight_steps: int = 2
     steps_per_call: StepsPerCall = PLAIN
-    ahead: AheadPlan = AheadPlan()
+    ahead: AheadPlan = NOT_AHEAD
     """How many batches are read ahead."""
     log_every_n_steps: int = -1
     check_val_every_n_steps: int = -1

@@ -42,6 +42,9 @@ class AheadPlan:
     """Brings a batch on its way to the device."""
 
 
+NOT_AHEAD = AheadPlan()
+
+
 def check_ahead(name: str, value: Any, least: int, fix: str) -> None:
     """Raise if a bound of reading ahead makes no sense.
 

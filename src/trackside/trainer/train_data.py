@@ -25,7 +25,7 @@ from trackside.trainer.loaders import (
     set_epoch,
     set_position,
 )
-from trackside.trainer.read_ahead import STOP_TIMEOUT_S, AheadPlan, ReadAhead
+from trackside.trainer.read_ahead import NOT_AHEAD, STOP_TIMEOUT_S, AheadPlan, ReadAhead
 
 LOGGER = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class TrainData:
         self._iterator: Any = None
         self._goal: Goal | None = None
         self._is_stream = False
-        self._plan = AheadPlan()
+        self._plan = NOT_AHEAD
         self._was_finished = False
         self._num_passes = 0  # of a stream, those that were begun
         self._num_in_flight = 1
@@ -217,9 +217,8 @@ class TrainData:
 
     def note_look(self) -> None:
         """Somebody looks at the training's state or step, which may be the loader."""
-        if self._fetching_thread is not None and self._fetching_thread == get_ident():
-            self.follows_training = True
-        elif self._ahead is not None and self._ahead.note_look(get_ident()):
+        is_fetching = self._fetching_thread is not None and self._fetching_thread == get_ident()
+        if is_fetching or (self._ahead is not None and self._ahead.note_look(get_ident())):
             self.follows_training = True
 
     @property
@@ -332,9 +331,7 @@ class TrainData:
 
     def _pass_over(self, number: int) -> int:
         """Read past batches, and give how many there were: fewer at the loader's end, which is then known."""
-        if self._ahead is not None:
-            num_read = self._ahead.skip(number)
-        else:
-            num_read = sum(1 for _ in islice(self.batches, number))
+        ahead = self._ahead
+        num_read = sum(1 for _ in islice(self.batches, number)) if ahead is None else ahead.skip(number)
         self._is_exhausted = self._is_exhausted or num_read < number
         return num_read
