@@ -25,6 +25,7 @@ from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import NEVER
 from trackside.trainer.batch import DataloaderModule, num_bytes_of
+from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.goal import Goal
 from trackside.trainer.logged_evaluation import Loaders
 from trackside.trainer.loop import TrainLoop
@@ -294,7 +295,7 @@ class Training:
             num_bytes_of(engine.placement.exmp_batch),
             engine.mesh.size,
             jax.default_backend() == "cpu",
-            _names_operations() or any(callback.acts_on_steps for callback in hooks.on_step),
+            names_operations() or any(callback.acts_on_steps for callback in hooks.on_step),
         )
         progress.step_program = chosen.program
         is_slow_in_a_loop = cost is not None and cost.has_convolutions and jax.default_backend() == "cpu"
@@ -361,9 +362,3 @@ class Training:
             end.close(status, trainer.global_step, loop.bad_step)
         finally:
             trainer.ledger_totals, trainer.findings = end.totals, end.findings
-
-
-def _names_operations() -> bool:
-    """Whether JAX is to name the operation that was not finite first, which it cannot do inside a loop."""
-    # Names that JAX adds at run time.
-    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # pyright: ignore[reportAttributeAccessIssue]
