@@ -23,7 +23,7 @@ class BufferGuard:
     """
 
     def __init__(self, loader: Any, num_in_flight: int):
-        self.trusted = isinstance(loader, list | tuple)
+        self.trusted = is_trusted(loader)
         self.copies = False
         # The batches are held beside their addresses: memory that is free may be given out again for a good reason.
         self._recent: deque[tuple[frozenset[int], Any]] = deque(maxlen=num_in_flight)
@@ -38,6 +38,10 @@ class BufferGuard:
         shown that this does not happen, no call may be under way meanwhile.
         """
         return not self.trusted and not self.copies and self._num_seen <= self._num_in_flight
+
+    def copy_all(self) -> None:
+        """Copy every batch from here on that the loader may write into."""
+        self.copies = not self.trusted
 
     def protect(self, batch: Any) -> Any:
         """The batch, or a copy of it if the loader may write into it."""
@@ -94,6 +98,11 @@ class AheadGuard(BufferGuard):
     def _has_given_up_last(self) -> bool:
         last = self._recent[-1][1] if self._recent else ()
         return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(last))
+
+
+def is_trusted(loader: Any) -> bool:
+    """Whether a loader runs no code between batches, so that it cannot write into them."""
+    return isinstance(loader, list | tuple)
 
 
 def _copied(leaf: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.measured_run.interrupts import Interrupts, StopRequest
@@ -23,7 +24,9 @@ class LoopPlan:
     loader: Iterable
     layout: MetricLayout
     """The metrics of the step."""
-    max_inflight_steps: int = 2
+    max_inflight_steps: int | Literal["auto"] = "auto"
+    can_widen: bool = False
+    """Whether more than two calls may be under way where steps are short, if nobody says how many."""
     steps_per_call: StepsPerCall = PLAIN
     ahead: AheadPlan = NOT_AHEAD
     """How many batches are read ahead."""

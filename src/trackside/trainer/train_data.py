@@ -56,7 +56,7 @@ class TrainData:
         self._plan = NOT_AHEAD
         self._was_finished = False
         self._num_passes = 0  # of a stream, those that were begun
-        self._num_in_flight = 1
+        self._num_in_flight = self._most_in_flight = 1
         self._opened_at_step = -1
         self._is_exhausted = False
         self._looked_ahead: tuple[int, Any] | None = None  # after which step, and the position before that
@@ -92,19 +92,21 @@ class TrainData:
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    def connect(self, loader: Iterable, goal: Goal, num_in_flight: int, plan: AheadPlan) -> None:
+    def connect(self, loader: Iterable, goal: Goal, num_in_flight: int, most_in_flight: int, plan: AheadPlan) -> None:
         """Say which loader the training reads.
 
         Args:
             loader: The loader. One that was read before continues where it is.
             goal: How far the training goes.
             num_in_flight: How many calls may be under way while the loader makes the next batch.
+            most_in_flight: How many may be later, when all batches are copied that the loader could write into.
             plan: How many batches to read ahead.
         """
         if loader is not self._loader:
             self._let_go()
             self._iterator, self.follows_training = None, False
-        self._loader, self._num_in_flight, self._plan = loader, num_in_flight, plan
+        self._loader, self._plan = loader, plan
+        self._num_in_flight, self._most_in_flight = num_in_flight, most_in_flight
         self._goal, self._is_stream = goal, goal.is_stream
 
     def rest(self) -> None:
@@ -188,7 +190,7 @@ class TrainData:
         if self._ahead is None or not is_same or not self._ahead.has_unread:
             source = self._positioned
             get = partial(get_position, source) if has_position(source) else None
-            guard = AheadGuard(self._loader, self._num_in_flight + self._plan.num_batches)
+            guard = AheadGuard(self._loader, self._most_in_flight + self._plan.num_batches)
             self._ahead = ReadAhead(self._iterator, get, guard, self._plan, self.follows_training)
         self.batches = self._ahead
 

@@ -45,6 +45,7 @@ from trackside.trainer.batch_limit import BatchLimit, find_largest_batch
 from trackside.trainer.checkpoint_store import CheckpointStore
 from trackside.trainer.checkpoints import Checkpoints, find_checkpoints
 from trackside.trainer.goal import Goal
+from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
 from trackside.trainer.loaders import decode_position, positions_of, restore_loaders
@@ -311,7 +312,7 @@ class TrainerModule(Overridable):
             max_size: The largest size to try; None for no bound.
             max_compiles: How often to compile at most.
         """
-        inflight = self.trainer_config.max_inflight_steps
+        inflight = smallest_window(self.trainer_config.max_inflight_steps)
         if self.engine.placement.send_ahead is not None:  # those that are read ahead are on the device, too
             inflight += self.trainer_config.prefetch_batches
         return find_largest_batch(

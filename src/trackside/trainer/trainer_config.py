@@ -72,11 +72,12 @@ class TrainerConfig(ConfigDict):
     """What happens after more: a warning in the log, or an error that ends the training."""
     watchdog_timeout_s: float = -1
     """Seconds without progress after which the process dumps its stacks and exits with 78; -1 for never."""
-    max_inflight_steps: int = 2
-    """How many steps the host may be ahead of the device; more hides longer pauses and holds more batches."""
+    max_inflight_steps: int | Literal["auto"] = "auto"
+    """How many calls the host may be ahead of the device; more hides longer pauses and holds more batches. `auto`: 2,
+    and up to 32 where steps are short and run on one device."""
     prefetch_batches: int = 0
-    """How many batches of the training loader a thread reads ahead, so that they are made while the device computes;
-    0 reads each when its step is due."""
+    """How many batches a thread reads ahead, so that they are made while the device computes, in training and in
+    evaluation; 0 reads each when its step is due."""
     prefetch_max_bytes: int = DEFAULT_MAX_BYTES
     """How many bytes such batches may take together; one is read ahead however large it is."""
     steps_per_call: int | Literal["auto"] = "auto"
@@ -98,13 +99,16 @@ class TrainerConfig(ConfigDict):
         self.silence_findings = list(checked_ids(self.silence_findings, "silence_findings"))
         if self.resume not in ("never", "auto", "must"):
             raise ConfigError(f"resume: expected 'never', 'auto' or 'must', got {self.resume!r}")
-        for name in ("gradient_accumulate_steps", "max_inflight_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected a positive number, got {getattr(self, name)}")
+        if self.gradient_accumulate_steps < 1:
+            raise ConfigError(
+                f"gradient_accumulate_steps: expected a positive number, got {self.gradient_accumulate_steps}"
+            )
+        for name in ("max_inflight_steps", "steps_per_call"):
+            value = getattr(self, name)
+            if value != "auto" and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name}: expected a positive number, or 'auto'; got {value!r}")
         check_ahead("prefetch_batches", self.prefetch_batches, 0, "set it to 0 to read no batch ahead")
         check_ahead("prefetch_max_bytes", self.prefetch_max_bytes, 1, f"{DEFAULT_MAX_BYTES:_} is 1 GiB")
-        if self.steps_per_call != "auto" and (not isinstance(self.steps_per_call, int) or self.steps_per_call < 1):
-            raise ConfigError(f"steps_per_call: expected a positive number, or 'auto'; got {self.steps_per_call!r}")
         for name in ("check_val_every_n_epoch", "check_val_every_n_steps"):
             if getattr(self, name) == 0 or getattr(self, name) < -1:
                 raise ConfigError(f"{name}: expected a positive number, or -1 for never; got {getattr(self, name)}")

@@ -27,6 +27,7 @@ from trackside.schedule import NEVER
 from trackside.trainer.batch import DataloaderModule, num_bytes_of
 from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.goal import Goal
+from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.logged_evaluation import Loaders
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
@@ -240,7 +241,7 @@ class Training:
 
     def _build_instruments(self, stop: StopRequest, interrupts: Interrupts) -> Instruments:
         trainer = self._trainer
-        measurements, max_inflight = trainer.measurements, trainer.trainer_config.max_inflight_steps
+        measurements, max_inflight = trainer.measurements, smallest_window(trainer.trainer_config.max_inflight_steps)
         time = trainer.progress.time
         trainer.meter = StepMeter(trainer.ledger, trainer.logger, measurements, time, max_inflight, trainer.clock)
         return Instruments(
@@ -271,6 +272,7 @@ class Training:
             self._train_loader,
             layout,
             config.max_inflight_steps,
+            trainer.engine.mesh.size == 1 and not any(callback.acts_on_steps for callback in hooks.on_step),
             steps_per_call,
             AheadPlan(config.prefetch_batches, config.prefetch_max_bytes, send),
             log_every_n_steps=trainer.logger.config.log_every_n_steps if trainer.logs_rows else -1,
