@@ -44,6 +44,11 @@ class InflightWindow:
         self._since: tuple[int, float] | None = None
 
     @property
+    def most(self) -> int:
+        """How many calls may ever be under way."""
+        return self._most
+
+    @property
     def is_wide(self) -> bool:
         """Whether more calls are under way than where steps are not short."""
         return self.limit > self._least

@@ -62,10 +62,8 @@ class TrainLoop:
             lower being better.
         logger: Gets the rows.
         instruments: What watches the loop.
+        compiling: The program of the first call, where that is being compiled already.
     """
-
-    ahead: CompileAhead | None = None
-    """The program of the first call, where that is being compiled already."""
 
     def __init__(
         self,
@@ -76,6 +74,7 @@ class TrainLoop:
         validate: Callable[[], tuple[dict[str, float], float]],
         logger: Logger,
         instruments: Instruments,
+        compiling: CompileAhead | None = None,
     ):
         self.results: dict[str, dict[str, float]] = {}
         """The metrics of each validation."""
@@ -107,6 +106,7 @@ class TrainLoop:
         )
         self._compiles: CompileCounter = compile_counter()
         self._is_first_call = True
+        self._compiling = compiling
         self._validated_step = -1
         self._log_plan = Every(plan.log_every_n_steps, "log_every_n_steps")
         self._completed = CompletedCalls(progress, self._log_plan, callbacks.on_step, logger, instruments)
@@ -114,7 +114,7 @@ class TrainLoop:
         self._boundaries = [self._val_plan, At(plan.goal.last_step), callbacks]
         progress.cursor.place_in_epochs(plan.goal.steps_per_epoch)
         progress.totals.use_layout(plan.layout)
-        progress.data.connect(plan.loader, plan.goal.is_stream, self._inflight.limit)
+        progress.data.connect(plan.loader, plan.goal, self._inflight.limit, self._inflight.most, plan.ahead)
         instruments.measurements.begin(plan.layout, self._fresh_vector)
 
     def _build_feed(
@@ -338,9 +338,9 @@ class TrainLoop:
         self._placement.agree_on_size(batch)
         self._meter.learn_batch(batch)
         self._measurements.learn_batch(batch)
-        if self.ahead is not None:
-            self.ahead.around(self._feed, batch)
-            self.ahead = None
+        if self._compiling is not None:
+            self._compiling.around(self._feed, batch)
+            self._compiling = None
 
     # --- between two steps --------------------------------------------------------------------------------------------
 
@@ -458,6 +458,7 @@ class TrainLoop:
 
     def close(self) -> None:
         """Keep what can be kept when an error ends the loop: rows whose steps have completed are logged."""
+        self._progress.data.rest()
         try:
             self._retire_all()
         except Exception:

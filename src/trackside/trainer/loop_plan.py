@@ -12,6 +12,7 @@ from trackside.metrics import MetricLayout
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.trainer.goal import Goal
 from trackside.trainer.measurements import TrainMeasurements
+from trackside.trainer.read_ahead import NOT_AHEAD, AheadPlan
 from trackside.trainer.steps_per_call import PLAIN, StepsPerCall
 
 
@@ -27,6 +28,8 @@ class LoopPlan:
     can_widen: bool = False
     """Whether more than two calls may be under way where steps are short, if nobody says how many."""
     steps_per_call: StepsPerCall = PLAIN
+    ahead: AheadPlan = NOT_AHEAD
+    """How many batches are read ahead."""
     log_every_n_steps: int = -1
     check_val_every_n_steps: int = -1
     check_val_every_n_epoch: int = -1

@@ -319,6 +319,8 @@ class TrainerModule(Overridable):
             max_compiles: How often to compile at most.
         """
         inflight = smallest_window(self.trainer_config.max_inflight_steps)
+        if self.engine.placement.send_ahead is not None:  # those that are read ahead are on the device, too
+            inflight += self.trainer_config.prefetch_batches
         return find_largest_batch(
             self.engine, self.progress.carry, self.exmp_batch, inflight, limit_bytes, max_size, max_compiles
         )
@@ -449,7 +451,8 @@ class TrainerModule(Overridable):
         length = count(num_epochs, "epoch") if num_epochs is not None else count(num_train_steps or 0, "step")
         per_epoch = f" of {count(steps_per_epoch, 'step')}" if num_epochs is not None and steps_per_epoch else ""
         LOGGER.info("Training for %s%s, from step %d.", length, per_epoch, self.global_step)
-        for name, loader in describe_loaders({"train": train_loader, "val": val_loader, "test": test_loader}).items():
+        loaders = {"train": train_loader, "val": val_loader, "test": test_loader}
+        for name, loader in describe_loaders(loaders, self.trainer_config.prefetch_batches).items():
             LOGGER.info("%s data: %s", name, loader.text)
         LOGGER.info("%s parameters, mesh %s", f"{self.get_num_params():,}", dict(self.mesh.shape))
 

@@ -13,6 +13,7 @@ from trackside.metrics import check_log_modes
 from trackside.trainer.models.remat import check_policy
 from trackside.trainer.parameter_groups import check_patterns
 from trackside.trainer.precision import PrecisionConfig, to_precision
+from trackside.trainer.read_ahead import DEFAULT_MAX_BYTES, check_ahead
 
 
 @dataclass
@@ -78,6 +79,11 @@ class TrainerConfig(ConfigDict):
     max_inflight_steps: int | Literal["auto"] = "auto"
     """How many calls the host may be ahead of the device; more hides longer pauses and holds more batches. `auto`: 2,
     and up to 32 where steps are short and run on one device."""
+    prefetch_batches: int = 0
+    """How many batches a thread reads ahead, so that they are made while the device computes, in training and in
+    evaluation; 0 reads each when its step is due."""
+    prefetch_max_bytes: int = DEFAULT_MAX_BYTES
+    """How many bytes such batches may take together; one is read ahead however large it is."""
     steps_per_call: int | Literal["auto"] = "auto"
     """How many steps a call of the compiled program makes: `auto` fuses short ones where that is safe."""
     precision: PrecisionConfig | str | None = None
@@ -111,6 +117,8 @@ class TrainerConfig(ConfigDict):
             value = getattr(self, name)
             if value != "auto" and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{name}: expected a positive number, or 'auto'; got {value!r}")
+        check_ahead("prefetch_batches", self.prefetch_batches, 0, "set it to 0 to read no batch ahead")
+        check_ahead("prefetch_max_bytes", self.prefetch_max_bytes, 1, f"{DEFAULT_MAX_BYTES:_} is 1 GiB")
         for name in ("check_val_every_n_epoch", "check_val_every_n_steps"):
             if getattr(self, name) == 0 or getattr(self, name) < -1:
                 raise ConfigError(f"{name}: expected a positive number, or -1 for never; got {getattr(self, name)}")
