@@ -33,6 +33,7 @@ from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, LOGGING
 from trackside.schedule import NEVER, At, Every, next_boundary
 from trackside.trainer.batch import num_bytes_of
 from trackside.trainer.buffer_guard import BufferGuard, is_trusted
+from trackside.trainer.compile_ahead import CompileAhead
 from trackside.trainer.completed_calls import CompletedCalls
 from trackside.trainer.engine import Engine
 from trackside.trainer.feed import FusedFeed, PlainFeed
@@ -61,6 +62,7 @@ class TrainLoop:
             lower being better.
         logger: Gets the rows.
         instruments: What watches the loop.
+        compiling: The program of the first call, where that is being compiled already.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class TrainLoop:
         validate: Callable[[], tuple[dict[str, float], float]],
         logger: Logger,
         instruments: Instruments,
+        compiling: CompileAhead | None = None,
     ):
         self.results: dict[str, dict[str, float]] = {}
         """The metrics of each validation."""
@@ -103,6 +106,7 @@ class TrainLoop:
         )
         self._compiles: CompileCounter = compile_counter()
         self._is_first_call = True
+        self._compiling = compiling
         self._validated_step = -1
         self._log_plan = Every(plan.log_every_n_steps, "log_every_n_steps")
         self._completed = CompletedCalls(progress, self._log_plan, callbacks.on_step, logger, instruments)
@@ -334,6 +338,9 @@ class TrainLoop:
         self._placement.agree_on_size(batch)
         self._meter.learn_batch(batch)
         self._measurements.learn_batch(batch)
+        if self._compiling is not None:
+            self._compiling.around(self._feed, batch)
+            self._compiling = None
 
     # --- between two steps --------------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from trackside.logger import FileLoggerConfig, LoggerConfig
 from trackside.logger.run_log import without_opening_runs
 from trackside.measured_run.run_folder import holds_run
 from trackside.processes import JAX_PROCESSES
-from trackside.runs import open_run
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.batch_limit import BatchLimit
 from trackside.trainer.learning_rate_curve import LearningRateTest
@@ -306,7 +305,11 @@ def _with_arguments(config: TrainerConfig, **arguments: Any) -> TrainerConfig:
 
 def _is_unfinished(run: Path) -> bool:
     """Whether a folder holds a run that did not reach its goal."""
-    return holds_run(run) and open_run(run).status not in ("success", "running")
+    if not holds_run(run):
+        return False
+    from trackside.runs import open_run  # which brings much that a first training does not need
+
+    return open_run(run).status not in ("success", "running")
 
 
 def _check_arguments(model: Any, loss_fn: Any, optimizer: Any) -> None:

@@ -44,6 +44,7 @@ from trackside.trainer.batch import DataloaderModule, slice_batch
 from trackside.trainer.batch_limit import BatchLimit, find_largest_batch
 from trackside.trainer.checkpoint_store import CheckpointStore
 from trackside.trainer.checkpoints import Checkpoints, find_checkpoints
+from trackside.trainer.compile_cache import CompileCache, cache_for
 from trackside.trainer.goal import Goal
 from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.learning_rate_curve import LearningRateTest
@@ -135,12 +136,17 @@ class TrainerModule(Overridable):
         """Ends the current training when it is asked."""
         self.checkpoint_callback: ModelCheckpoint | None = None
         """Who keeps the checkpoints of the current or the last training."""
+        self.compile_cache: CompileCache | None = None
+        """Where compiled programs are kept."""
         self._pruned_state: Any = None
         self._evaluation_params: Callable[[Any], Any] | None = None
         self.init_logger(self.trainer_config.logger)
         self.run_configs = self.build_run_configs()
+        log = self.run_log
+        self.compile_cache = cache_for(self.trainer_config.compile_cache, log.path, lambda: log.is_attached)
         try:
-            self._build(mesh)
+            with contextlib.nullcontext() if self.compile_cache is None else self.compile_cache.in_use():
+                self._build(mesh)
         except BaseException:
             self.logger.finalize("error")
             raise
@@ -397,7 +403,7 @@ class TrainerModule(Overridable):
             num_epochs = 1
         before = self.callbacks
         self._begin_ledger()
-        with accounting(self.ledger):
+        with accounting(self.ledger, self.compile_cache):
             with self.ledger.spend(SETUP):
                 added = bind_callbacks(callbacks, self, self.dataset)
             self.callbacks = CallbackList([*before, *added], self.ledger)

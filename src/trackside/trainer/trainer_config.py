@@ -1,5 +1,6 @@
 """The trainer's config."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -70,6 +71,9 @@ class TrainerConfig(ConfigDict):
     """How often the training step or the evaluation step may compile again; -1 for any number of times."""
     on_too_many_recompiles: Literal["warn", "error"] = "warn"
     """What happens after more: a warning in the log, or an error that ends the training."""
+    compile_cache: str | None = "run"
+    """Where compiled programs are kept, so that they need not be compiled again: `run` for the run's folder, a path for
+    one that several runs share, None for nowhere. A compilation cache that you have set up in JAX is used instead."""
     watchdog_timeout_s: float = -1
     """Seconds without progress after which the process dumps its stacks and exits with 78; -1 for never."""
     max_inflight_steps: int | Literal["auto"] = "auto"
@@ -97,6 +101,12 @@ class TrainerConfig(ConfigDict):
         check_patterns("remat", self.remat)
         check_policy(self.remat_policy)
         self.silence_findings = list(checked_ids(self.silence_findings, "silence_findings"))
+        if isinstance(self.compile_cache, os.PathLike):
+            self.compile_cache = os.fspath(self.compile_cache)
+        if self.compile_cache is not None and not (isinstance(self.compile_cache, str) and self.compile_cache):
+            raise ConfigError(
+                f"compile_cache: expected 'run', the path of a folder, or None; got {self.compile_cache!r}"
+            )
         if self.resume not in ("never", "auto", "must"):
             raise ConfigError(f"resume: expected 'never', 'auto' or 'must', got {self.resume!r}")
         if self.gradient_accumulate_steps < 1:

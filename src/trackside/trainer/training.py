@@ -25,6 +25,7 @@ from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import NEVER
 from trackside.trainer.batch import DataloaderModule, num_bytes_of
+from trackside.trainer.compile_ahead import CompileAhead, batch_form, may_compile_ahead
 from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.goal import Goal
 from trackside.trainer.inflight_window import smallest_window
@@ -33,7 +34,7 @@ from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.lost_process import leave_alone, means_lost_process, report_lost_process
 from trackside.trainer.monitor_check import check_monitors, epoch_metric_names
-from trackside.trainer.overridable import OwnHooks
+from trackside.trainer.overridable import Overridable, OwnHooks
 from trackside.trainer.read_ahead import AheadPlan
 from trackside.trainer.steps_per_call import StepsPerCall, choose_steps_per_call
 from trackside.trainer.watchdog import Watchdog
@@ -75,7 +76,7 @@ class Training:
 
     def run(self) -> Results:
         """Train, and give the metrics that `train_model` returns."""
-        with accounting(self._trainer.ledger):
+        with accounting(self._trainer.ledger, self._trainer.compile_cache):
             return self._run()
 
     def _run(self) -> Results:
@@ -279,7 +280,28 @@ class Training:
             check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
             check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,
         )
-        return TrainLoop(trainer.engine, trainer.progress, plan, hooks, self._validate, trainer.logger, instruments)
+        compiling = self._compile_ahead(plan)
+        validate, logger = self._validate, trainer.logger
+        return TrainLoop(trainer.engine, trainer.progress, plan, hooks, validate, logger, instruments, compiling)
+
+    def _compile_ahead(self, plan: LoopPlan) -> CompileAhead | None:
+        """Begin to compile the training step, if what it is compiled for is known already."""
+        trainer = self._trainer
+        if (
+            trainer.trainer_config.debug
+            or trainer.processes.are_several
+            or plan.steps_per_call.program != "plain"
+            or self._goal.is_reached(trainer.progress.cursor)
+            or not may_compile_ahead(trainer.callbacks, trainer, Overridable)
+        ):
+            return None
+        engine, carry = trainer.engine, trainer.progress.carry
+        args = (carry, engine.fresh_vector(plan.layout), batch_form(trainer.exmp_batch))
+        try:
+            return CompileAhead(engine.train_call(plan.layout), args, trainer.ledger, trainer.compile_cache)
+        except Exception:  # the first call fails too, and its batch is the one to be named then
+            LOGGER.debug("the training step could not be traced ahead of its first call", exc_info=True)
+            return None
 
     def _choose_steps_per_call(self, layout: MetricLayout, hooks: CallbackList) -> StepsPerCall:
         trainer, engine, progress = self._trainer, self._trainer.engine, self._trainer.progress
