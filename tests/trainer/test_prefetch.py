@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.trainer.loader_kinds import (
@@ -23,6 +24,7 @@ from tests.trainer.loader_kinds import (
     plain_numbers,
     to_batch,
 )
+from tests.trainer.models.libraries import KITS, make_data, mse
 from tests.trainer.number_trainings import (
     NUM_EPOCHS,
     VAL,
@@ -39,11 +41,12 @@ from tests.trainer.number_trainings import (
 from tests.trainer.test_read_ahead import readers, wait_until
 from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer
 from trackside.callbacks import Callback
+from trackside.clock import ManualClock
 from trackside.errors import ConfigError
 from trackside.logger import LoggerConfig
 from trackside.runs import open_run
 from trackside.schedule import Every
-from trackside.trainer import Batch, ParallelConfig, TrainerConfig
+from trackside.trainer import Batch, ParallelConfig, Trainer, TrainerConfig
 from trackside.trainer.read_ahead import THREAD_NAME
 
 NUM_BATCHES = 11
@@ -184,7 +187,18 @@ class Donating:
             yield batch
 
 
+class Ring:
+    """Refills a few arrays in turn, so that one comes again when more calls are under way than at first."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        ring = [make_batch(8) for _ in range(9)]
+        for index, batch in enumerate(make_loader(60)):
+            ring[index % 9].inputs[:], ring[index % 9].targets[:] = batch.inputs, batch.targets
+            yield ring[index % 9]
+
+
 LOADERS: dict[str, Callable[[], Any]] = {
+    "reusing a ring of arrays": Ring,
     "list": lambda: make_loader(NUM_BATCHES),
     "reusing its memory": Reusing,
     "giving up its arrays": Donating,
@@ -392,6 +406,58 @@ def test_a_run_says_that_its_loader_is_read_ahead(tmp_path: Path) -> None:
     loaders = open_run(tmp_path).facts.loaders
     assert loaders["train"].text == "list of 3 batches of 8, 2 read ahead"
     assert loaders["val"].read_ahead is None
+
+
+class Watched:
+    """Takes a second for each batch, on a clock that nothing else moves, and counts them."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock, self.num_made = clock, 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in make_loader(6):
+            self.clock.advance(1.0)
+            self.num_made += 1
+            yield batch
+
+
+class WaitsForTheNext(Callback):
+    """Does something else after each step, until the next batch is there."""
+
+    plan = Every(1, "wait")
+
+    def __init__(self, loader: Watched) -> None:
+        super().__init__()
+        self.loader = loader
+
+    def on_settled(self, epoch_idx: int, step_idx: int) -> None:
+        wait_until(lambda: self.loader.num_made > min(step_idx, 5))
+
+
+def test_only_a_true_wait_is_waiting_for_data() -> None:
+    """Time in which batches are made while the training does something else is not in the ledger as a wait."""
+
+    class Clocked(MSETrainer):
+        clock = ManualClock(start=1000.0)
+
+    trainer, loader = make_trainer(Clocked, prefetch_batches=2), Watched(Clocked.clock)
+    trainer.fit(loader, num_epochs=1, callbacks=[WaitsForTheNext(loader)])
+    totals = trainer.ledger_totals
+    assert totals.wall_s == pytest.approx(6.0)
+    assert totals.parts.get("data_wait", 0.0) <= 2.0  # for the first batch, and perhaps the second
+
+
+def test_the_short_trainer_takes_it() -> None:
+    """As an argument or in its config, but not as two different values."""
+    kit = KITS["linen"]
+    trainer = Trainer(kit.plain(), mse, optax.sgd(0.1), prefetch_batches=2)
+    trainer.fit(make_data(4))
+    assert trainer.module.trainer_config.prefetch_batches == 2
+    with pytest.raises(ConfigError, match="prefetch_batches: got 2, and 3 in config; say it once"):
+        Trainer(kit.plain(), mse, optax.sgd(0.1), config=TrainerConfig(prefetch_batches=3), prefetch_batches=2)
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "many", True])
