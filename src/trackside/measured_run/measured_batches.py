@@ -96,42 +96,47 @@ class MeasuredIterator:
         self._iterator = iterator
         self._passes = passes
         self._loader = iterator if loader is None else loader
-        self._host = passes.host
-        self._now = passes.clock.now
-        self._count = _count_unknown
-        self._is_new = True
+        self._advance = self._build_advance()
 
     def __iter__(self) -> "MeasuredIterator":
         return self
 
     def __next__(self) -> Any:
-        host = self._host
-        if host.depth or get_ident() != host.thread_id:
-            return self._next_elsewhere()
-        if self._is_new:
-            self._begin()
-        host.spans.append((host.part, self._now()))
-        try:
-            batch = next(self._iterator)
-        except BaseException as error:
-            host.spans.append((DATA_WAIT, self._now()))
-            if isinstance(error, StopIteration):
-                self._passes.end_pass(self)
-            raise
-        host.spans.append((DATA_WAIT, self._now()))
-        try:
-            host.num_samples += self._count(batch)
-        except Exception:  # the first batch, or one of another form
-            self._count = self._learn(batch)
-        return batch
+        return self._advance(self)
 
-    def _begin(self) -> None:
-        self._is_new = False
-        self._passes.begin_pass(self, self._loader)
+    def _build_advance(self) -> "Callable[[MeasuredIterator], Any]":
+        """What gets the next batch, with everything in reach: attributes of a class with `__getattr__` are slow."""
+        host, now, iterator = self._passes.host, self._passes.clock.now, self._iterator
+        count, is_new = _count_unknown, True
+
+        # It is given its owner, and does not hold it: a pass is over as soon as nobody else does.
+        def next_batch(owner: MeasuredIterator) -> Any:
+            nonlocal count, is_new
+            if host.depth or get_ident() != host.thread_id:
+                return owner._next_elsewhere()
+            if is_new:
+                is_new = False
+                owner._passes.begin_pass(owner, owner._loader)
+            host.spans.append((host.part, now()))
+            try:
+                batch = next(iterator)
+            except BaseException as error:
+                host.spans.append((DATA_WAIT, now()))
+                if isinstance(error, StopIteration):
+                    owner._passes.end_pass(owner)
+                raise
+            host.spans.append((DATA_WAIT, now()))
+            try:
+                host.num_samples += count(batch)
+            except Exception:  # the first batch, or one of another form
+                count = owner._learn(batch)
+            return batch
+
+        return next_batch
 
     def _next_elsewhere(self) -> Any:
         """A batch inside of a part, which has its time, or on another thread, whose time nobody keeps account of."""
-        if not self._host.is_own_thread:
+        if not self._passes.host.is_own_thread:
             self._passes.say_once(
                 "run.batches: batches are taken on another thread than the loop's, so waiting for them is not "
                 "measured; wrap what the loop itself iterates over, as in run.batches(prefetch(loader))"
@@ -141,7 +146,7 @@ class MeasuredIterator:
     def _learn(self, batch: Any) -> Callable[[Any], int]:
         self._passes.learn_batch(batch)
         count = build_count(batch)
-        self._host.num_samples += count(batch)
+        self._passes.host.num_samples += count(batch)
         return count
 
     def __getattr__(self, attribute: str) -> Any:
