@@ -125,7 +125,8 @@ class CallBook:
             self._is_busy = True
             started_s = now()
             num_events, spans = counter.num_events, host.spans
-            spans.append((host.part, started_s))
+            if host.part != OTHER or not spans:  # else the ledger knows: what is left before a call is "other"
+                spans.append((host.part, started_s))
             host.spans, host.before, host.call_s = [], spans, started_s
             try:
                 was_idle = not window or window[-1].report.is_ready()

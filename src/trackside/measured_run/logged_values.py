@@ -6,6 +6,7 @@ the order in which they were logged. Only the end of the run waits.
 
 import logging
 import math
+import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,7 @@ MODES = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 MAX_KNOWN = 256
 """Kinds of arrays that are remembered as numbers."""
 
+_UNPACK = struct.Struct("f").unpack
 _NUMBERS = frozenset({float, int, bool})
 _Row = tuple[dict[str, Any], int, int, str, CallRecord | None, bool]
 """Values of one step that are not written yet, the step, its epoch, what they are logged under, the call before, and
@@ -74,6 +76,8 @@ class LoggedValues:
         self._known: dict[int, Any] = {}
         """What JAX calls the abstract values of arrays that were found to be numbers: a jitted function always returns
         the same ones."""
+        self._usual: Any = None
+        """That of numbers in the host's memory, which can be read from there in half the time."""
         self._last_call: CallRecord | None = None
         """The one after which something was logged last."""
 
@@ -150,6 +154,8 @@ class LoggedValues:
             if value.size != 1 or not _is_number(value.dtype):
                 raise _not_a_number(name, f"an array of shape {value.shape} and type {value.dtype}")
             self._know(value)
+            if value.dtype == np.float32 and jax.default_backend() == "cpu":
+                self._usual = value.aval
             return value
         if _is_torch(value):
             if value.numel() != 1:
@@ -192,8 +198,8 @@ class LoggedValues:
         if not self._rows:
             return
         self._settle_calls()
-        rows, written = self._rows, []
-        while rows and self._read(rows[0]):
+        rows, written, read = self._rows, [], self._read
+        while rows and read(rows[0]):
             row = rows.popleft()
             if row[3] != "train":
                 self._write_train(written)
@@ -227,18 +233,22 @@ class LoggedValues:
         """Put numbers in the place of values that are there; whether all are."""
         values, _, _, _, call, is_report = row
         is_complete = is_report and call is not None and call.report is None and not call.is_disturbed
+        array_type, usual, unpack = self._array_type, self._usual, _UNPACK
         try:
             for name, value in values.items():
-                if type(value) is not float:
+                kind = type(value)
+                if kind is not float:
                     if not (is_complete or value.is_ready()):
                         return False
-                    values[name] = float(asarray(value).item())
+                    is_usual = kind is array_type and value.aval is usual
+                    values[name] = unpack(value)[0] if is_usual else float(asarray(value).item())
         except Exception:  # donated since, or its computation has failed
             return self._read_rest(row)
         return True
 
     def _read_rest(self, row: _Row) -> bool:
         """Read a row without the values that cannot be read."""
+        self._usual = None
         for name, value in list(row[0].items()):
             try:
                 if type(value) is not float:
