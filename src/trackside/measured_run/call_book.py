@@ -20,6 +20,7 @@ from trackside.clock import Clock
 from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.own_measurements import OwnMeasurements, StepFunction
+from trackside.measured_run.own_waits import MIN_WAIT_S, waited_for
 from trackside.measured_run.step_meter import StepMeter
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import compile_counter
@@ -35,9 +36,6 @@ MAX_UNACCOUNTED_CALLS = 64
 """After as many calls, those that have completed are let go of, and all are accounted for."""
 MAX_INFLIGHT_CALLS = 4096
 """A device that is further behind is no longer followed."""
-MIN_WAIT_S = 2e-4
-MOVES_ON_WITHIN = 0.1
-"""The loop has waited for a call if it moves on within this share of the wait after the call's completion."""
 LOOK_EVERY_S = 0.1
 """How often rows that are due are written, and progress is shown."""
 
@@ -123,6 +121,8 @@ class CallBook:
             if host.depth and not steps_per_call:
                 return self._call_in_part(made, args, kwargs)
             self._is_busy = True
+            if host.watched is not None:
+                host.note_computing()
             started_s = now()
             num_events, spans = counter.num_events, host.spans
             if host.part != OTHER or not spans:  # else the ledger knows: what is left before a call is "other"
@@ -176,6 +176,7 @@ class CallBook:
                 self._account_compile(record, made, args, kwargs, num_events, started_s)
             elif started_s > ends.next_watch_s and report is not None:
                 ends.watch(record)
+                host.watch_computing(record)
             if len(calls) >= MAX_UNACCOUNTED_CALLS:
                 self.retire()
                 meter.ledger.account()
@@ -367,21 +368,3 @@ class CallBook:
         """Wait for the calls in flight, and record none from now on."""
         self.is_closed = self._is_busy = True
         self.wait_for_calls()
-
-
-def waited_for(call: CallRecord, following: CallRecord) -> float:
-    """How long the loop's own code waited for a call, as it does when it reads the loss; 0 if it did something else.
-
-    Nobody sees what that code does. But if it moves on just when the call completes, that is what it has waited for.
-
-    Args:
-        call: A call that has completed.
-        following: The call after it.
-    """
-    if not following.before or call.seen_s == math.inf or call.is_disturbed:
-        return 0.0
-    part, until_s = following.before[0]
-    waited_s = call.completed_s - call.dispatched_s
-    if part != OTHER or waited_s < MIN_WAIT_S:
-        return 0.0
-    return waited_s if 0 <= until_s - call.completed_s <= max(MOVES_ON_WITHIN * waited_s, MIN_WAIT_S) else 0.0

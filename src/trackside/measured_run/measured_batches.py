@@ -117,6 +117,8 @@ class MeasuredIterator:
             if is_new:
                 is_new = False
                 owner._passes.begin_pass(owner, owner._loader)
+            if host.watched is not None:
+                host.note_computing()
             host.spans.append((host.part, now()))
             try:
                 batch = next(iterator)

@@ -290,6 +290,8 @@ class MeasuredRun:
         part = host.part
         if part == OTHER and self._values.add_at_once(given, at, book.epoch, book.last):
             return  # in less time than it takes to keep account of
+        if host.watched is not None:
+            host.note_computing()
         now_s = self._clock.now()
         host.spans.append((part, now_s))
         self._values.add(given, at, book.epoch, MODES.get(part, "train"), book.last, now_s)
@@ -397,6 +399,7 @@ class MeasuredRun:
                 LOGGER.warning(
                     "run.step(%s) was never called: call what it returns, as in %s = run.step(%s)", *[made.name] * 3
                 )
+        host.close()
         self._sentinel.flush(book.step)
         if status == "success":
             self._callbacks.call("on_training_end")
