@@ -17,6 +17,7 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError, MetricError
 from trackside.findings import Finding
+from trackside.findings.facts import OWN_LOOP
 from trackside.findings.silencing import checked_ids
 from trackside.logger import Logger, LoggerConfig, LoggerToolsConfig
 from trackside.measured_run.call_book import CallBook
@@ -165,6 +166,7 @@ class MeasuredRun:
         self._bar = self._build_bar(progress)
         self._passes = Passes(self._host, self._book, meter, logger, self._bar, clock)
         self._end = RunEnd(logger, meter, self._callbacks, self._bar, self._time, clock)
+        logger.log_environment({"loop": OWN_LOOP})
         if config is not None:
             logger.log_config(_plain_config(config))
         if silenced or log.facts().silenced:
