@@ -134,7 +134,7 @@ class CallBook:
                 was_idle = False
             try:
                 if measurements.capture_state == "tracing":
-                    with StepTraceAnnotation(STEP_MARKER, step_num=self.step + 1):
+                    with StepTraceAnnotation(STEP_MARKER, step_num=self.step + 1, num_steps=steps_per_call or 1):
                         result = function(*args, **kwargs)
                 else:
                     result = function(*args, **kwargs) if kwargs else function(*args)
@@ -146,10 +146,13 @@ class CallBook:
                 if type(error) is TracedOutputError:  # part of another function, which JAX is tracing
                     return result  # pyright: ignore[reportPossiblyUnboundVariable]
                 raise
+            num_samples = host.num_samples
+            if steps_per_call > 1 and (num_samples, num_samples) == (steps_per_call, host.stack[0]):
+                num_samples *= host.stack[1] or 1  # batches in a stack: they were counted, and not their examples
             record = CallRecord(
                 self.step + 1,
                 steps_per_call,
-                host.num_samples,
+                num_samples,
                 self.epoch,
                 call_s := host.call_s,  # later than its start if something was compiled, which is accounted for
                 call_s,

@@ -30,6 +30,7 @@ class HostTime:
         spans: Those it was in since the last call, each with the time of its end.
         depth: How many parts that the user named it is in.
         num_samples: Examples that were read since the last call.
+        stack: The first two lengths of a batch, which may be several in one.
         before: During a call, the spans before it that are not accounted for yet; None between calls.
         thread_id: Whose time it is.
         call_s: From when on a call is not accounted for yet.
@@ -41,6 +42,7 @@ class HostTime:
         self.spans: list[Span] = []
         self.depth = 0
         self.num_samples = 0
+        self.stack = (0, 0)
         self.before: list[Span] | None = None
         self.call_s = 0.0
         self.watched: CallRecord | None = None

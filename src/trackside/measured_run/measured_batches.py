@@ -146,8 +146,8 @@ class MeasuredIterator:
         return next(self._iterator)
 
     def _learn(self, batch: Any) -> Callable[[Any], int]:
+        count, self._passes.host.stack = build_count(batch), first_lengths(batch)
         self._passes.learn_batch(batch)
-        count = build_count(batch)
         self._passes.host.num_samples += count(batch)
         return count
 
@@ -163,6 +163,12 @@ def build_count(batch: Any) -> Callable[[Any], int]:
         if np.ndim(leaf) and (get := build_getter(path)) is not None:
             return lambda one: get(one).shape[0]
     return _count_none
+
+
+def first_lengths(batch: Any) -> tuple[int, int]:
+    """The first two lengths of the first array; 0 for those that it does not have."""
+    shape = next((np.shape(leaf) for leaf in jax.tree.leaves(batch) if np.ndim(leaf)), ())
+    return (*shape, 0, 0)[:2]
 
 
 def _count_none(batch: Any) -> int:

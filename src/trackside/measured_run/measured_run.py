@@ -263,7 +263,8 @@ class MeasuredRun:
         `test/`, and dicts under these names, say otherwise.
 
         Args:
-            values: Numbers by name; dicts of them count as `name/inner_name`.
+            values: Numbers by name; dicts of them count as `name/inner_name`. After a call of K steps, an array of K
+                numbers becomes a row for each step.
             step: The step that they belong to; the steps so far if left out.
             every: Log only at steps that this number divides.
             **named: More numbers.
@@ -277,7 +278,8 @@ class MeasuredRun:
         if every != 1:
             if every < 1:
                 raise ConfigError(f"run.log: every={every!r} must be a number of steps, 1 or more")
-            if at % every:
+            num_steps = 1 if step is not None or book.last is None else max(book.last.num_steps, 1)
+            if at // every == (at - num_steps) // every:  # no step of the last call is one of them
                 return
         try:
             given = named if values is None else {**values, **named}
@@ -296,7 +298,7 @@ class MeasuredRun:
             host.note_computing()
         now_s = self._clock.now()
         host.spans.append((part, now_s))
-        self._values.add(given, at, book.epoch, MODES.get(part, "train"), book.last, now_s)
+        self._values.add(given, at, book.epoch, MODES.get(part, "train"), book.last, now_s, every)
         host.spans.append((LOGGING, self._clock.now()))
 
     def _log_elsewhere(self, values: dict[str, Any], step: int) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,9 @@ from trackside.profiling.signature import jitted_name, named_arguments
 from trackside.trace.flops import count_flops
 
 LOGGER = logging.getLogger(__name__)
+
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")
+"""What JAX and XLA have no place for in the name of a program, as in that of a lambda. Nor do they keep a last `_`."""
 
 
 @dataclass(eq=False)
@@ -116,7 +120,7 @@ class OwnMeasurements(StepMeasurements):
         """The compiled program, if the step is one jitted function."""
         called = self._called
         name = jitted_name(called[0].function) if len(called) == 1 else None
-        return None if name is None else f"jit_{name}"
+        return None if name is None else _NOT_IN_NAMES.sub("_", f"jit_{name}").rstrip("_")
 
     def memory_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arrays by their form: what the functions are given, by the names of their arguments."""
