@@ -141,6 +141,21 @@ def test_idle_time_has_the_reason_that_it_had(part: str, delay_s: float) -> None
         assert totals.idle_by_reason.get(part, 0.0) == pytest.approx(9 * delay_s, abs=delay_s)
 
 
+def test_a_validation_is_no_idle_time() -> None:
+    """What the device does in a validation is not known, whichever functions compute it."""
+    clock = ManualClock(start=1.0)
+    with open_run_of(clock=clock) as run:
+        step = run.step(lambda: clock.advance(0.01), name="step")
+        for _ in range(3):
+            for _ in range(5):
+                step()
+            with run.part("validation"):
+                clock.advance(1.0)
+    assert run.ledger_totals.parts["validation"] == pytest.approx(3.0)
+    assert run.ledger_totals.idle_by_reason.get("validation", 0.0) == 0.0
+    assert run.ledger_totals.device_idle_s == pytest.approx(0.0)
+
+
 def test_recompiles_name_their_cause(tmp_path: Path) -> None:
     """Each watched function has its compiles explained, by the argument that changed."""
     with open_run_of(tmp_path / "run") as run:

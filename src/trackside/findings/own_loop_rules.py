@@ -81,8 +81,8 @@ def own_code_dominates(facts: RunFacts) -> Finding | None:
         f"the device sits idle for {seconds(idle_per_step_s)} per step while your code between two steps runs "
         f"({time.share_text(share)})",
         {"other_share": share, "device_idle_for_other_share": idle, "device_idle_per_step_s": idle_per_step_s},
-        "put run.part(name) around its blocks to see which one takes the time; do it less often, on a thread, or inside "
-        "of the jitted step",
+        "put run.part(name) around its blocks to see which of them takes long; do it less often, on a thread, or "
+        "inside of the jitted step",
     )
 
 

@@ -211,7 +211,7 @@ class CallBook:
         num_events = compile_counter().num_events
         result = made.function(*args, **kwargs)
         made.num_other_calls += 1
-        self._meter.device.pause()  # it is busy with other things than steps
+        self._pause_device()
         if compile_counter().num_events != num_events or made.num_other_calls == 1:
             self._explain(made, args, kwargs, num_events, self.step)
         return result
@@ -238,8 +238,7 @@ class CallBook:
             self._measurements.learn_device(record.report)
         has_compiled = compile_counter().num_events != num_events
         if has_compiled:
-            self._meter.ledger.account()
-            self._meter.device.pause()  # such a call says nothing about the device
+            self._pause_device()  # such a call says nothing about the device
         made.learn(args, kwargs)
         try:
             is_own = self._explain(made, args, kwargs, num_events, record.last_step)
@@ -360,12 +359,17 @@ class CallBook:
         """
         self._meter.step_times.break_off()
         if is_validation:
-            self._meter.device.pause()
+            self._pause_device()
             if self._measurements.capture_state == "tracing":
                 self.wait_for_calls()
                 self._host.settle()
                 self._callbacks.call("on_validation_epoch_start", self.epoch, self.step)
                 self._next_boundary = self._callbacks.next_boundary(self.step)
+
+    def _pause_device(self) -> None:
+        """What the device does between the calls so far and the next is not of interest: no step."""
+        self._meter.ledger.account()  # else it would be taken for what comes before these calls
+        self._meter.device.pause()
 
     def close(self) -> None:
         """Wait for the calls in flight, and record none from now on."""

@@ -42,7 +42,7 @@ _NUMBERS = frozenset({float, int, bool})
 PER_STEP = 2
 _Row = tuple[dict[str, Any], int, int, str, CallRecord | None, int]
 """Values of one step that are not written yet, the step, its epoch, what they are logged under, the call before, and 1
-if the only value is what shows that this call has completed, or `PER_STEP` if there are values for each of its steps."""
+if the only value is what shows that this call has completed, or `PER_STEP` if some are values for each of its steps."""
 
 
 class LoggedValues:
