@@ -371,6 +371,14 @@ class CallBook:
         self._meter.ledger.account()  # else it would be taken for what comes before these calls
         self._meter.device.pause()
 
+    def warn_of_unused(self) -> None:
+        """Say which functions were never called."""
+        for made in self.functions:
+            if not made.num_calls + made.num_other_calls:
+                LOGGER.warning(
+                    "run.step(%s) was never called: call what it returns, as in %s = run.step(%s)", *[made.name] * 3
+                )
+
     def close(self) -> None:
         """Wait for the calls in flight, and record none from now on."""
         self.is_closed = self._is_busy = True

@@ -42,7 +42,7 @@ class HostTime:
         self.spans: list[Span] = []
         self.depth = 0
         self.num_samples = 0
-        self.stack = (0, 0)
+        self.stack: tuple[int, int] = (0, 0)
         self.before: list[Span] | None = None
         self.call_s = 0.0
         self.watched: CallRecord | None = None

@@ -168,7 +168,8 @@ def build_count(batch: Any) -> Callable[[Any], int]:
 def first_lengths(batch: Any) -> tuple[int, int]:
     """The first two lengths of the first array; 0 for those that it does not have."""
     shape = next((np.shape(leaf) for leaf in jax.tree.leaves(batch) if np.ndim(leaf)), ())
-    return (*shape, 0, 0)[:2]
+    first, second, *_ = (*shape, 0, 0)
+    return first, second
 
 
 def _count_none(batch: Any) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from trackside.errors import ConfigError
 from trackside.logger import Logger
 from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.step_measurements import StepMeasurements
@@ -20,6 +21,20 @@ LOGGER = logging.getLogger(__name__)
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 """What JAX and XLA have no place for in the name of a program, as in that of a lambda. Nor do they keep a last `_`."""
+
+
+def check_step(function: Any, steps_per_call: Any) -> None:
+    """Check what a user wants to have measured.
+
+    Raises:
+        ConfigError: It is no function, or does not make a number of steps.
+    """
+    if not callable(function):
+        raise ConfigError(
+            f"run.step: expected a function, got {function!r}; give the function itself, as in run.step(train_step)"
+        )
+    if not isinstance(steps_per_call, int) or steps_per_call < 0:
+        raise ConfigError(f"steps_per_call: expected a number of steps, 0 or more; got {steps_per_call!r}")
 
 
 @dataclass(eq=False)
