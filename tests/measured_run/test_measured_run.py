@@ -303,6 +303,25 @@ def test_a_step_inside_of_another_is_part_of_it() -> None:
     assert run.num_steps == 2
 
 
+def test_what_an_earlier_run_has_wrapped_is_measured_by_the_next() -> None:
+    """A cell of a notebook that is run again wraps what it has wrapped before, and the new run measures it."""
+    step, loader, state = step_of(), make_loader(), weights()
+    for _ in range(2):
+        with open_run_of() as run:
+            step, loader = run.step(step), run.batches(loader)
+            for batch in loader:
+                state, _ = step(state, batch)
+        assert (run.num_steps, run.ledger_totals.num_steps, run.ledger_totals.num_samples) == (4, 4, 12)
+
+
+def test_a_loader_is_let_go_of_at_the_end() -> None:
+    """Batches that are taken after the end come, and nothing is kept of them."""
+    with open_run_of() as run:
+        loader = run.batches(make_loader())
+    assert len(list(loader)) == 4
+    assert run._host.spans == []
+
+
 def test_nested_loops_are_one_epoch(tmp_path: Path) -> None:
     """A pass inside of another is no epoch of its own; the one after it is."""
     with open_run_of(tmp_path / "run") as run:

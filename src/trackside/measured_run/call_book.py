@@ -190,6 +190,7 @@ class CallBook:
 
         made.output = output
         carry_over_methods(function, measured)
+        measured.measured_by = self  # type: ignore[attr-defined]
         return measured
 
     # --- calls that are no steps of this loop -------------------------------------------------------------------------

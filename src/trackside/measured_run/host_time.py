@@ -94,8 +94,8 @@ class HostTime:
         return 0.0 if cores is None else cores.waited_s
 
     def close(self) -> None:
-        """Let go of what is held open."""
-        self.watched = None
+        """Let go of what is held open, and measure no batches that are still taken."""
+        self.watched, self.depth = None, 1
         self._waiter.close()
 
     def end_set_up(self) -> None:

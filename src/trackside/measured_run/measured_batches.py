@@ -53,8 +53,11 @@ def measure_batches(loader: Any, passes: Passes) -> Any:
         DataError: It cannot be iterated over.
     """
     if isinstance(loader, MeasuredBatches | MeasuredIterator):
-        passes.say_once("run.batches: this loader is wrapped already; it is measured once")
-        return loader
+        if loader._passes is passes:
+            passes.say_once("run.batches: this loader is wrapped already; it is measured once")
+            return loader
+        # By an earlier run, as in a cell of a notebook that is run again.
+        loader = loader._loader if isinstance(loader, MeasuredBatches) else loader._iterator
     if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
         raise DataError(
             f"run.batches: {type(loader).__name__} cannot be iterated over; give an iterable of batches, such as a "
