@@ -33,7 +33,8 @@ def waited_for(call: CallRecord, following: CallRecord) -> float:
     is_computing_known = not math.isnan(call.host_cpu_s)
     if part != OTHER or in_flight_s < MIN_WAIT_S or (call.seen_s == math.inf and not is_computing_known):
         return 0.0
-    moves_on = 0 <= since_s <= max(MOVES_ON_WITHIN * in_flight_s, MIN_WAIT_S)
+    unsure_s = 0.0 if call.seen_s < math.inf else call.uncertainty_s
+    moves_on = -unsure_s <= since_s <= max(MOVES_ON_WITHIN * in_flight_s, MIN_WAIT_S) + unsure_s
     if not is_computing_known:
         return in_flight_s if moves_on else 0.0
     awake_s = call.host_cpu_s + call.host_late_s
@@ -41,7 +42,7 @@ def waited_for(call: CallRecord, following: CallRecord) -> float:
         return 0.0
     between_s, late_s = until_s - call.dispatched_s, call.host_late_s
     if call.host_cpu_s < DOES_NOTHING * between_s:  # so it woke up late, and nothing else was delayed
-        waited_s = min(between_s - call.host_cpu_s, in_flight_s + late_s)
+        waited_s = min(between_s - call.host_cpu_s, in_flight_s + late_s + unsure_s)
     else:
-        waited_s = min(between_s - call.host_cpu_s - late_s, in_flight_s)
+        waited_s = min(between_s - call.host_cpu_s - late_s, in_flight_s + unsure_s)
     return waited_s if waited_s >= MIN_WAIT_S else 0.0
