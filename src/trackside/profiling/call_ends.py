@@ -117,7 +117,9 @@ class CallEnds:
         else:
             ended_s, call.uncertainty_s = self._estimate(call, begin_s, later)
         call.completed_s, self._last_s, self._is_last_seen = ended_s, ended_s, is_seen
-        self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S
+        # Where nobody saw two ends, they may seem close: calls that take long are far apart all the same.
+        typical_s = (self._typical_s or 0.0) * (call.num_steps or 1)
+        self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S or typical_s >= WATCH_ALL_FROM_S
         if self._is_long:
             self.next_watch_s = 0.0
 
