@@ -53,6 +53,7 @@ class CallEnds:
         self._spread_s = _NEVER
         self._is_done_in_call = False
         self._is_long = True
+        self._takes_long = False
         self._last_s = -_NEVER
         self._is_last_seen = False
 
@@ -118,8 +119,7 @@ class CallEnds:
             ended_s, call.uncertainty_s = self._estimate(call, begin_s, later)
         call.completed_s, self._last_s, self._is_last_seen = ended_s, ended_s, is_seen
         # Where nobody saw two ends, they may seem close: calls that take long are far apart all the same.
-        typical_s = (self._typical_s or 0.0) * (call.num_steps or 1)
-        self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S or typical_s >= WATCH_ALL_FROM_S
+        self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S or self._takes_long
         if self._is_long:
             self.next_watch_s = 0.0
 
@@ -157,5 +157,6 @@ class CallEnds:
             ordered = sorted(self._durations)
             tenth = len(ordered) // 10
             self._typical_s = statistics.median(ordered)
+            self._takes_long = self._typical_s >= WATCH_ALL_FROM_S
             if len(ordered) >= _MIN_DURATIONS:
                 self._spread_s = (ordered[-1 - tenth] - ordered[tenth]) / 2
