@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from tests.trainer.tiny import MSETrainer, make_loader, make_trainer, rows_of
-from trackside.callbacks import ProfilingConfig
+from trackside.callbacks import CheckpointConfig, ProfilingConfig
 from trackside.logger import LoggerConfig
 from trackside.trainer import compile_cache
 
@@ -47,9 +47,21 @@ if "killed" in words:
 
 choice = None if cache == "none" else cache
 logger = None if "unlogged" in words else LoggerConfig(log_path=run)
-captures = [ProfilingConfig(log_dir=str(run / "profiles"), start_step=2, end_step=5)] if "captured" in words else []
-trainer = make_trainer(MSETrainer, Deep, logger=logger, callbacks=captures, compile_cache=choice, steps_per_call=1)
-results = trainer.train_model(make_loader(3), make_loader(2), num_epochs=2)
+callbacks = []
+if "captured" in words:
+    callbacks = [ProfilingConfig(log_dir=str(run / "profiles"), start_step=2, end_step=5)]
+if "leg" in words:
+    callbacks = [CheckpointConfig(monitor=None)]
+trainer = make_trainer(
+    MSETrainer,
+    Deep,
+    logger=logger,
+    callbacks=callbacks,
+    compile_cache=choice,
+    steps_per_call=1,
+    resume="auto" if "leg" in words else "never",
+)
+results = trainer.train_model(make_loader(3), make_loader(2), num_epochs=4 if "second" in words else 2)
 compiled, reports = {}, []
 if logger is not None:
     rows = [row for row in rows_of(trainer.logger.log_path, "compile") if not row["is_operation"]]

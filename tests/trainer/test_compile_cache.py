@@ -115,6 +115,15 @@ def test_a_capture_of_a_cached_program_says_what_it_lacks(cold, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_second_leg_takes_its_programs_from_the_run(tmp_path):
+    """By default a resumed run compiles neither its initial state nor its steps again."""
+    start(tmp_path / "run", "run", "leg")
+    second = start(tmp_path / "run", "run", "leg", "second")
+    assert second["folder"] == str(tmp_path / "run")
+    assert {name: second["compiles"][name] for name in PROGRAMS} == dict.fromkeys(PROGRAMS, "hit")
+
+
+@pytest.mark.slow
 def test_what_the_user_has_set_up_in_jax_wins(tmp_path):
     """With a directory in JAX's variable nothing goes to ours; with the cache switched off nothing goes anywhere."""
     start(tmp_path / "run", tmp_path / "ours", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs"))

@@ -107,13 +107,18 @@ def may_compile_ahead(hooks: Iterable[Callback], own: Any, base: type) -> bool:
     """
     if config_value("jax_disable_jit"):
         return False
-    if any(getattr(own, hook).__func__ is not getattr(base, hook) for hook in _HOOKS):
+    if any(getattr(getattr(own, hook), "__func__", None) is not getattr(base, hook) for hook in _HOOKS):
         return False
-    return all(type(one).__module__.startswith("trackside.") or not _hears(one) for one in hooks)
+    return not any(_runs_code_of_user(one) for one in hooks)
 
 
-def _hears(callback: Callback) -> bool:
-    return any(getattr(type(callback), hook) is not getattr(Callback, hook) for hook in _HOOKS)
+def _runs_code_of_user(callback: Callback) -> bool:
+    kind = type(callback)
+    is_ours = kind.__module__.startswith("trackside.")
+    return any(
+        hook in vars(callback) or (not is_ours and getattr(kind, hook) is not getattr(Callback, hook))
+        for hook in _HOOKS
+    )
 
 
 def batch_form(batch: Any) -> Any:
