@@ -81,3 +81,18 @@ def test_callbacks_that_need_a_trainer_are_refused(tmp_path: Path) -> None:
     """A callback that could do nothing in such a loop is refused by name."""
     with pytest.raises(ConfigError, match="EarlyStopping needs a trainer"):
         open_run_of(tmp_path / "run", callbacks=[EarlyStopping()])
+
+
+def test_programs_have_the_names_that_traces_have(tmp_path: Path) -> None:
+    """A lambda, and a function whose name ends with `_`, are found in the trace."""
+    config = JaxProfilerConfig(profile_first_step=1, profile_n_steps=1, profile_every_n_minutes=-1)
+
+    def step_(state: jax.Array) -> jax.Array:
+        return jnp.tanh(state @ state)
+
+    for index, function in enumerate((jax.jit(step_), jax.jit(lambda state: jnp.tanh(state @ state)))):
+        with open_run_of(tmp_path / str(index), clock=SYSTEM_CLOCK, callbacks=[config]) as run:
+            step, state = run.step(function), jnp.ones((4, 4))
+            for _ in range(4):
+                state = step(state)
+        assert [row["error"] for row in rows_of(run, "capture")] == [""]

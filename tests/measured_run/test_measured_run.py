@@ -141,6 +141,21 @@ def test_idle_time_has_the_reason_that_it_had(part: str, delay_s: float) -> None
         assert totals.idle_by_reason.get(part, 0.0) == pytest.approx(9 * delay_s, abs=delay_s)
 
 
+def test_a_validation_is_no_idle_time() -> None:
+    """What the device does in a validation is not known, whichever functions compute it."""
+    clock = ManualClock(start=1.0)
+    with open_run_of(clock=clock) as run:
+        step = run.step(lambda: clock.advance(0.01), name="step")
+        for _ in range(3):
+            for _ in range(5):
+                step()
+            with run.part("validation"):
+                clock.advance(1.0)
+    assert run.ledger_totals.parts["validation"] == pytest.approx(3.0)
+    assert run.ledger_totals.idle_by_reason.get("validation", 0.0) == 0.0
+    assert run.ledger_totals.device_idle_s == pytest.approx(0.0)
+
+
 def test_recompiles_name_their_cause(tmp_path: Path) -> None:
     """Each watched function has its compiles explained, by the argument that changed."""
     with open_run_of(tmp_path / "run") as run:
@@ -286,6 +301,25 @@ def test_a_step_inside_of_another_is_part_of_it() -> None:
         around(weights(), make_loader()[0])
         jax.make_jaxpr(inner)(weights(), make_loader()[0])
     assert run.num_steps == 2
+
+
+def test_what_an_earlier_run_has_wrapped_is_measured_by_the_next() -> None:
+    """A cell of a notebook that is run again wraps what it has wrapped before, and the new run measures it."""
+    step, loader, state = step_of(), make_loader(), weights()
+    for _ in range(2):
+        with open_run_of() as run:
+            step, loader = run.step(step), run.batches(loader)
+            for batch in loader:
+                state, _ = step(state, batch)
+        assert (run.num_steps, run.ledger_totals.num_steps, run.ledger_totals.num_samples) == (4, 4, 12)
+
+
+def test_a_loader_is_let_go_of_at_the_end() -> None:
+    """Batches that are taken after the end come, and nothing is kept of them."""
+    with open_run_of() as run:
+        loader = run.batches(make_loader())
+    assert len(list(loader)) == 4
+    assert run._host.spans == []
 
 
 def test_nested_loops_are_one_epoch(tmp_path: Path) -> None:

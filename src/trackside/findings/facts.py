@@ -24,6 +24,8 @@ NUM_FIRST_EPOCHS = 64
 
 COMPILE_PHASES = ("trace_s", "lower_s", "compile_s")
 """What a row `compile` has the times of."""
+OWN_LOOP = "own"
+"""What the row `environment` calls a loop that is not the trainer's."""
 
 _NOT_IDLE = frozenset({VALIDATION, CHECKPOINTING, COMPILE})
 """What may come between two epochs by design, and has its own rules."""
@@ -87,6 +89,8 @@ class RunFacts:
     """What the batches come from: `train`, `val` and `test`; `val/<name>` for one of several."""
     can_fuse_steps: bool | None = None
     """Whether the trainer makes one step in a call, and could make several."""
+    is_own_loop: bool = False
+    """Whether the loop is the user's, measured by `trackside.run`."""
     data_wait_between_epochs_s: float = 0.0
     """How long the loop waited for the first batch of an epoch, after the first epoch."""
     first_batch_s: float = 0.0
@@ -149,6 +153,7 @@ class FactCollector:
         self._platform: str | None = None
         self._loaders: dict[str, LoaderFacts] = {}
         self._can_fuse_steps: bool | None = None
+        self._is_own_loop = False
         self._operation_compile_s = 0.0
         self._data_wait_between_epochs_s = 0.0
         self._num_pauses = 0
@@ -197,6 +202,7 @@ class FactCollector:
             platform=self._platform,
             loaders=dict(self._loaders),
             can_fuse_steps=self._can_fuse_steps,
+            is_own_loop=self._is_own_loop,
             operation_compile_s=self._operation_compile_s,
             data_wait_between_epochs_s=self._data_wait_between_epochs_s,
             num_pauses=self._num_pauses,
@@ -284,6 +290,7 @@ class FactCollector:
             self._loaders = loaders_of(row["loaders"])
         if row.get("can_fuse_steps") is not None:
             self._can_fuse_steps = bool(row["can_fuse_steps"])
+        self._is_own_loop = self._is_own_loop or row.get("loop") == OWN_LOOP
 
     def _add_tool(self, row: Mapping[str, Any]) -> None:
         name, tool = str(row["tool"]), msgspec.convert(row, ToolFacts)

@@ -12,6 +12,7 @@ from trackside.findings.facts import RunFacts
 from trackside.findings.finding import SEVERITIES, Finding
 from trackside.findings.loop_rules import dispatch_bound, garbage_collection, idle_after_epoch, input_bound
 from trackside.findings.memory_rules import memory_growth
+from trackside.findings.own_loop_rules import own_code_dominates, part_dominates, waits_between_steps
 from trackside.findings.pause_rules import (
     callback_dominates,
     callback_stalls,
@@ -39,6 +40,9 @@ RULES: tuple[Rule, ...] = (
     validation_dominates,
     logging_too_often,
     slow_logging_tool,
+    waits_between_steps,
+    part_dominates,
+    own_code_dominates,
     idle_after_epoch,
     garbage_collection,
     memory_growth,

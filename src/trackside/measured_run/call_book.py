@@ -20,6 +20,7 @@ from trackside.clock import Clock
 from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.own_measurements import OwnMeasurements, StepFunction
+from trackside.measured_run.own_waits import MIN_WAIT_S, waited_for
 from trackside.measured_run.step_meter import StepMeter
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import compile_counter
@@ -35,9 +36,6 @@ MAX_UNACCOUNTED_CALLS = 64
 """After as many calls, those that have completed are let go of, and all are accounted for."""
 MAX_INFLIGHT_CALLS = 4096
 """A device that is further behind is no longer followed."""
-MIN_WAIT_S = 2e-4
-MOVES_ON_WITHIN = 0.1
-"""The loop has waited for a call if it moves on within this share of the wait after the call's completion."""
 LOOK_EVERY_S = 0.1
 """How often rows that are due are written, and progress is shown."""
 
@@ -123,9 +121,12 @@ class CallBook:
             if host.depth and not steps_per_call:
                 return self._call_in_part(made, args, kwargs)
             self._is_busy = True
+            if host.watched is not None:
+                host.note_computing()
             started_s = now()
             num_events, spans = counter.num_events, host.spans
-            spans.append((host.part, started_s))
+            if host.part != OTHER or not spans:  # else the ledger knows: what is left before a call is "other"
+                spans.append((host.part, started_s))
             host.spans, host.before, host.call_s = [], spans, started_s
             try:
                 was_idle = not window or window[-1].report.is_ready()
@@ -133,7 +134,7 @@ class CallBook:
                 was_idle = False
             try:
                 if measurements.capture_state == "tracing":
-                    with StepTraceAnnotation(STEP_MARKER, step_num=self.step + 1):
+                    with StepTraceAnnotation(STEP_MARKER, step_num=self.step + 1, num_steps=steps_per_call or 1):
                         result = function(*args, **kwargs)
                 else:
                     result = function(*args, **kwargs) if kwargs else function(*args)
@@ -145,10 +146,13 @@ class CallBook:
                 if type(error) is TracedOutputError:  # part of another function, which JAX is tracing
                     return result  # pyright: ignore[reportPossiblyUnboundVariable]
                 raise
+            num_samples = host.num_samples
+            if steps_per_call > 1 and (num_samples, num_samples) == (steps_per_call, host.stack[0]):
+                num_samples *= host.stack[1] or 1  # batches in a stack: they were counted, and not their examples
             record = CallRecord(
                 self.step + 1,
                 steps_per_call,
-                host.num_samples,
+                num_samples,
                 self.epoch,
                 call_s := host.call_s,  # later than its start if something was compiled, which is accounted for
                 call_s,
@@ -175,6 +179,7 @@ class CallBook:
                 self._account_compile(record, made, args, kwargs, num_events, started_s)
             elif started_s > ends.next_watch_s and report is not None:
                 ends.watch(record)
+                host.watch_computing(record)
             if len(calls) >= MAX_UNACCOUNTED_CALLS:
                 self.retire()
                 meter.ledger.account()
@@ -185,6 +190,7 @@ class CallBook:
 
         made.output = output
         carry_over_methods(function, measured)
+        measured.measured_by = self  # type: ignore[attr-defined]
         return measured
 
     # --- calls that are no steps of this loop -------------------------------------------------------------------------
@@ -206,7 +212,7 @@ class CallBook:
         num_events = compile_counter().num_events
         result = made.function(*args, **kwargs)
         made.num_other_calls += 1
-        self._meter.device.pause()  # it is busy with other things than steps
+        self._pause_device()
         if compile_counter().num_events != num_events or made.num_other_calls == 1:
             self._explain(made, args, kwargs, num_events, self.step)
         return result
@@ -233,8 +239,7 @@ class CallBook:
             self._measurements.learn_device(record.report)
         has_compiled = compile_counter().num_events != num_events
         if has_compiled:
-            self._meter.ledger.account()
-            self._meter.device.pause()  # such a call says nothing about the device
+            self._pause_device()  # such a call says nothing about the device
         made.learn(args, kwargs)
         try:
             is_own = self._explain(made, args, kwargs, num_events, record.last_step)
@@ -355,32 +360,27 @@ class CallBook:
         """
         self._meter.step_times.break_off()
         if is_validation:
-            self._meter.device.pause()
+            self._pause_device()
             if self._measurements.capture_state == "tracing":
                 self.wait_for_calls()
                 self._host.settle()
                 self._callbacks.call("on_validation_epoch_start", self.epoch, self.step)
                 self._next_boundary = self._callbacks.next_boundary(self.step)
 
+    def _pause_device(self) -> None:
+        """What the device does between the calls so far and the next is not of interest: no step."""
+        self._meter.ledger.account()  # else it would be taken for what comes before these calls
+        self._meter.device.pause()
+
+    def warn_of_unused(self) -> None:
+        """Say which functions were never called."""
+        for made in self.functions:
+            if not made.num_calls + made.num_other_calls:
+                LOGGER.warning(
+                    "run.step(%s) was never called: call what it returns, as in %s = run.step(%s)", *[made.name] * 3
+                )
+
     def close(self) -> None:
         """Wait for the calls in flight, and record none from now on."""
         self.is_closed = self._is_busy = True
         self.wait_for_calls()
-
-
-def waited_for(call: CallRecord, following: CallRecord) -> float:
-    """How long the loop's own code waited for a call, as it does when it reads the loss; 0 if it did something else.
-
-    Nobody sees what that code does. But if it moves on just when the call completes, that is what it has waited for.
-
-    Args:
-        call: A call that has completed.
-        following: The call after it.
-    """
-    if not following.before or call.seen_s == math.inf or call.is_disturbed:
-        return 0.0
-    part, until_s = following.before[0]
-    waited_s = call.completed_s - call.dispatched_s
-    if part != OTHER or waited_s < MIN_WAIT_S:
-        return 0.0
-    return waited_s if 0 <= until_s - call.completed_s <= max(MOVES_ON_WITHIN * waited_s, MIN_WAIT_S) else 0.0

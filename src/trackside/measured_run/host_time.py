@@ -5,10 +5,13 @@ that down takes a fraction of a microsecond. It is accounted for together with t
 """
 
 import threading
+import time
+from collections.abc import Callable
 
 from trackside.clock import Clock
-from trackside.profiling.call_record import Span
+from trackside.profiling.call_record import CallRecord, Span
 from trackside.profiling.ledger import COMPILE, DISPATCH, OTHER, SETUP, Ledger
+from trackside.profiling.wake_up import Waiter
 
 MAX_SPANS = 256
 """More are accounted for without waiting for a call."""
@@ -20,24 +23,32 @@ class HostTime:
     Args:
         ledger: Accounts for them.
         clock: Where times come from.
+        thread_time: How long this thread has computed.
 
     Attributes:
         part: The part that it is in now.
         spans: Those it was in since the last call, each with the time of its end.
         depth: How many parts that the user named it is in.
         num_samples: Examples that were read since the last call.
+        stack: The first two lengths of a batch, which may be several in one.
         before: During a call, the spans before it that are not accounted for yet; None between calls.
         thread_id: Whose time it is.
         call_s: From when on a call is not accounted for yet.
+        watched: A call after which it is of interest how long the thread computes.
     """
 
-    def __init__(self, ledger: Ledger, clock: Clock):
+    def __init__(self, ledger: Ledger, clock: Clock, thread_time: Callable[[], float] = time.thread_time):
         self.part = SETUP
         self.spans: list[Span] = []
         self.depth = 0
         self.num_samples = 0
+        self.stack: tuple[int, int] = (0, 0)
         self.before: list[Span] | None = None
         self.call_s = 0.0
+        self.watched: CallRecord | None = None
+        self._waiter = Waiter(clock)
+        self._computed_s = self._late_s = 0.0
+        self._thread_time = thread_time
         self._ledger = ledger
         self._now = clock.now
         self.thread_id = threading.get_ident()
@@ -53,6 +64,8 @@ class HostTime:
         Returns:
             The part that it was in.
         """
+        if self.watched is not None:
+            self.note_computing()
         before, self.part, spans = self.part, part, self.spans
         spans.append((before, self._now()))
         if len(spans) > MAX_SPANS and self.before is None:
@@ -60,6 +73,30 @@ class HostTime:
             self._ledger.add_spans(spans)
             self.spans = []
         return before
+
+    def watch_computing(self, call: CallRecord) -> None:
+        """From now on, until something else is known of it, see how long the thread computes and how long it waits.
+
+        Args:
+            call: The call that has just returned.
+        """
+        self.watched, self._late_s, self._computed_s = call, self._late(), self._thread_time()
+
+    def note_computing(self) -> None:
+        """Something is known again of what the thread does: note what it has computed until now."""
+        assert self.watched is not None
+        call, self.watched = self.watched, None
+        call.host_cpu_s, call.host_late_s = self._thread_time() - self._computed_s, self._late() - self._late_s
+
+    def _late(self) -> float:
+        """How long the thread had no core so far, where the kernel says so."""
+        cores = self._waiter.read()
+        return 0.0 if cores is None else cores.waited_s
+
+    def close(self) -> None:
+        """Let go of what is held open, and measure no batches that are still taken."""
+        self.watched, self.depth = None, 1
+        self._waiter.close()
 
     def end_set_up(self) -> None:
         """The loop begins: what comes between its calls is no longer set-up."""

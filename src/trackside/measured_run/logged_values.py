@@ -6,6 +6,7 @@ the order in which they were logged. Only the end of the run waits.
 
 import logging
 import math
+import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from numpy import asarray
 from trackside.clock import Clock
 from trackside.errors import MetricError
 from trackside.logger import Logger
+from trackside.measured_run.values_per_step import NumbersPerStep, TrainRow, ValuesPerStep, is_number, rows_per_step
 from trackside.profiling.call_record import CallRecord
 from trackside.text import a_type
 
@@ -35,10 +37,12 @@ MODES = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 MAX_KNOWN = 256
 """Kinds of arrays that are remembered as numbers."""
 
+_UNPACK = struct.Struct("f").unpack
 _NUMBERS = frozenset({float, int, bool})
-_Row = tuple[dict[str, Any], int, int, str, CallRecord | None, bool]
-"""Values of one step that are not written yet, the step, its epoch, what they are logged under, the call before, and
-whether the only value is what shows that this call has completed."""
+PER_STEP = 2
+_Row = tuple[dict[str, Any], int, int, str, CallRecord | None, int]
+"""Values of one step that are not written yet, the step, its epoch, what they are logged under, the call before, and 1
+if the only value is what shows that this call has completed, or `PER_STEP` if some are values for each of its steps."""
 
 
 class LoggedValues:
@@ -74,11 +78,20 @@ class LoggedValues:
         self._known: dict[int, Any] = {}
         """What JAX calls the abstract values of arrays that were found to be numbers: a jitted function always returns
         the same ones."""
+        self._usual: Any = None
+        """That of numbers in the host's memory, which can be read from there in half the time."""
         self._last_call: CallRecord | None = None
         """The one after which something was logged last."""
 
     def add(
-        self, values: dict[str, Any], step: int, epoch: int, mode: str, call: CallRecord | None, now_s: float
+        self,
+        values: dict[str, Any],
+        step: int,
+        epoch: int,
+        mode: str,
+        call: CallRecord | None,
+        now_s: float,
+        every: int = 1,
     ) -> None:
         """Keep values.
 
@@ -89,18 +102,25 @@ class LoggedValues:
             mode: What they are logged under, unless their names say something else.
             call: The last call of a step.
             now_s: What the clock shows.
+            every: Of values for each step of the call, those at steps that this number divides are logged.
 
         Raises:
             MetricError: A value is no number, or JAX is tracing it.
         """
         by_mode: dict[str, dict[str, Any]] = {}
+        forms: dict[str, int] = {}
         for name, value in _flat(values, ""):
             first, _, rest = name.partition("/")
             is_mode = bool(rest) and first in MODES
-            row = by_mode.setdefault(MODES[first] if is_mode else mode, {})
-            row[rest if is_mode else name] = self._checked(name, value)
+            row_mode = MODES[first] if is_mode else mode
+            row = by_mode.setdefault(row_mode, {})
+            if row_mode == "train" and ValuesPerStep.fits(value, call) and not isinstance(value, Tracer):
+                forms[row_mode], checked = PER_STEP, ValuesPerStep(value, every)
+            else:
+                checked = self._checked(name, value)
+            row[rest if is_mode else name] = checked
         for row_mode, row in by_mode.items():
-            self._added.append((row, step, epoch, row_mode, call, False))
+            self._added.append((row, step, epoch, row_mode, call, forms.get(row_mode, 0)))
         self._last_call = call
         if len(self._added) >= WRITE_AT or now_s >= self._next_write_s:
             self.write()
@@ -125,7 +145,7 @@ class LoggedValues:
             kind = type(value)
             if ((kind is not array_type or id(value.aval) not in known) and kind is not float) or "/" in name:
                 return False
-        added.append((values, step, epoch, "train", call, value is call.report and len(values) == 1))
+        added.append((values, step, epoch, "train", call, 1 if value is call.report and len(values) == 1 else 0))
         self._last_call = call
         return True
 
@@ -147,9 +167,11 @@ class LoggedValues:
                     f"run.log: {name!r} is being traced by JAX, so it has no value; return it from the jitted "
                     "function, and log what the call gives"
                 )
-            if value.size != 1 or not _is_number(value.dtype):
+            if value.size != 1 or not is_number(value.dtype):
                 raise _not_a_number(name, f"an array of shape {value.shape} and type {value.dtype}")
             self._know(value)
+            if value.dtype == np.float32 and jax.default_backend() == "cpu":
+                self._usual = value.aval
             return value
         if _is_torch(value):
             if value.numel() != 1:
@@ -157,7 +179,7 @@ class LoggedValues:
             return _TorchValue(value.detach())  # a loss would keep the whole graph of its computation
         try:
             array = np.asarray(value)
-            if array.size != 1 or not _is_number(array.dtype):
+            if array.size != 1 or not is_number(array.dtype):
                 raise TypeError
             return float(array.item())
         except (TypeError, ValueError):
@@ -179,7 +201,7 @@ class LoggedValues:
             if row is not None:
                 if row[1] == added[1]:
                     row[0].update(added[0])
-                    opened[mode] = (*row[:5], False)
+                    opened[mode] = (*row[:5], PER_STEP if PER_STEP in (row[5], added[5]) else 0)
                     continue
                 rows.append(row)
             opened[mode] = added
@@ -192,13 +214,17 @@ class LoggedValues:
         if not self._rows:
             return
         self._settle_calls()
-        rows, written = self._rows, []
-        while rows and self._read(rows[0]):
+        rows, written, read = self._rows, [], self._read
+        while rows and read(rows[0]):
             row = rows.popleft()
             if row[3] != "train":
                 self._write_train(written)
                 written = []
                 self._write_other(row)
+            elif row[5] == PER_STEP:
+                self._write_train(written)
+                written = []
+                self._write_per_step(row)
             elif row[0]:
                 written.append(row)
         self._write_train(written)
@@ -225,15 +251,21 @@ class LoggedValues:
 
     def _read(self, row: _Row) -> bool:
         """Put numbers in the place of values that are there; whether all are."""
-        values, _, _, _, call, is_report = row
-        is_complete = is_report and call is not None and call.report is None and not call.is_disturbed
+        values, _, _, _, call, form = row
+        if form == PER_STEP:
+            return self._read_rest(row)
+        is_complete = form and call is not None and call.report is None and not call.is_disturbed
+        array_type, usual, unpack = self._array_type, self._usual, _UNPACK
         try:
             for name, value in values.items():
-                if type(value) is not float:
+                kind = type(value)
+                if kind is not float:
                     if not (is_complete or value.is_ready()):
                         return False
-                    values[name] = float(asarray(value).item())
-        except Exception:  # donated since, or its computation has failed
+                    is_usual = kind is array_type and value.aval is usual
+                    values[name] = unpack(value)[0] if is_usual else float(asarray(value).item())
+        except Exception:  # donated since, or its computation has failed, or it is not in the host's memory
+            self._usual = None
             return self._read_rest(row)
         return True
 
@@ -244,7 +276,8 @@ class LoggedValues:
                 if type(value) is not float:
                     if not value.is_ready():
                         return False
-                    row[0][name] = float(asarray(value).item())
+                    is_one = not isinstance(value, ValuesPerStep | NumbersPerStep)
+                    row[0][name] = float(asarray(value).item()) if is_one else value.read()
             except Exception as error:
                 self._drop(row, name, error)
         return True
@@ -266,6 +299,24 @@ class LoggedValues:
                 completed_s = now_s
             given.append((values, step, epoch, completed_s))
         self.latest = given[-1][0]
+        self._log_train(given)
+
+    def _write_per_step(self, row: _Row) -> None:
+        """Write the rows of a call of several steps."""
+        values, step, epoch, _, call, _ = row
+        if not any(isinstance(value, NumbersPerStep) for value in values.values()):
+            self._write_train([row] if values else [])
+            return
+        completed_s = since_s = self._now()
+        if call is not None and call.completed_s == call.completed_s:
+            completed_s = call.completed_s
+            since_s = max(call.began_s, self._logger.last_step_time or call.began_s)
+        rows = rows_per_step(values, step, epoch, completed_s, since_s)
+        if rows:
+            self.latest = rows[-1][0]
+            self._log_train(rows)
+
+    def _log_train(self, given: list[TrainRow]) -> None:
         logger = self._logger
         had_nans = logger.found_nans
         logger.log_rows(given)
@@ -283,7 +334,7 @@ class LoggedValues:
         finally:
             logger.epoch = before
 
-    def _note_non_finite(self, rows: list[tuple[dict[str, float], int, int, float]]) -> None:
+    def _note_non_finite(self, rows: list[TrainRow]) -> None:
         """Write down the first value of training that was not finite."""
         for values, step, *_ in rows:
             if bad := {name: value for name, value in values.items() if not math.isfinite(value)}:
@@ -326,11 +377,6 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 def _is_torch(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _is_number(dtype: Any) -> bool:
-    is_small_float = "float" in getattr(dtype, "name", "")  # bfloat16 and the like, which numpy does not know
-    return isinstance(dtype, np.dtype) and (dtype.kind in "biuf" or is_small_float)
 
 
 def _not_a_number(name: str, what: str) -> MetricError:

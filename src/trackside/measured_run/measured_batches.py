@@ -53,8 +53,11 @@ def measure_batches(loader: Any, passes: Passes) -> Any:
         DataError: It cannot be iterated over.
     """
     if isinstance(loader, MeasuredBatches | MeasuredIterator):
-        passes.say_once("run.batches: this loader is wrapped already; it is measured once")
-        return loader
+        if loader._passes is passes:
+            passes.say_once("run.batches: this loader is wrapped already; it is measured once")
+            return loader
+        # By an earlier run, as in a cell of a notebook that is run again.
+        loader = loader._loader if isinstance(loader, MeasuredBatches) else loader._iterator
     if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
         raise DataError(
             f"run.batches: {type(loader).__name__} cannot be iterated over; give an iterable of batches, such as a "
@@ -96,42 +99,49 @@ class MeasuredIterator:
         self._iterator = iterator
         self._passes = passes
         self._loader = iterator if loader is None else loader
-        self._host = passes.host
-        self._now = passes.clock.now
-        self._count = _count_unknown
-        self._is_new = True
+        self._advance = self._build_advance()
 
     def __iter__(self) -> "MeasuredIterator":
         return self
 
     def __next__(self) -> Any:
-        host = self._host
-        if host.depth or get_ident() != host.thread_id:
-            return self._next_elsewhere()
-        if self._is_new:
-            self._begin()
-        host.spans.append((host.part, self._now()))
-        try:
-            batch = next(self._iterator)
-        except BaseException as error:
-            host.spans.append((DATA_WAIT, self._now()))
-            if isinstance(error, StopIteration):
-                self._passes.end_pass(self)
-            raise
-        host.spans.append((DATA_WAIT, self._now()))
-        try:
-            host.num_samples += self._count(batch)
-        except Exception:  # the first batch, or one of another form
-            self._count = self._learn(batch)
-        return batch
+        return self._advance(self)
 
-    def _begin(self) -> None:
-        self._is_new = False
-        self._passes.begin_pass(self, self._loader)
+    def _build_advance(self) -> "Callable[[MeasuredIterator], Any]":
+        """What gets the next batch, with everything in reach: attributes of a class with `__getattr__` are slow."""
+        host, now, iterator = self._passes.host, self._passes.clock.now, self._iterator
+        count, is_new = _count_unknown, True
+
+        # It is given its owner, and does not hold it: a pass is over as soon as nobody else does.
+        def next_batch(owner: MeasuredIterator) -> Any:
+            nonlocal count, is_new
+            if host.depth or get_ident() != host.thread_id:
+                return owner._next_elsewhere()
+            if is_new:
+                is_new = False
+                owner._passes.begin_pass(owner, owner._loader)
+            if host.watched is not None:
+                host.note_computing()
+            host.spans.append((host.part, now()))
+            try:
+                batch = next(iterator)
+            except BaseException as error:
+                host.spans.append((DATA_WAIT, now()))
+                if isinstance(error, StopIteration):
+                    owner._passes.end_pass(owner)
+                raise
+            host.spans.append((DATA_WAIT, now()))
+            try:
+                host.num_samples += count(batch)
+            except Exception:  # the first batch, or one of another form
+                count = owner._learn(batch)
+            return batch
+
+        return next_batch
 
     def _next_elsewhere(self) -> Any:
         """A batch inside of a part, which has its time, or on another thread, whose time nobody keeps account of."""
-        if not self._host.is_own_thread:
+        if not self._passes.host.is_own_thread:
             self._passes.say_once(
                 "run.batches: batches are taken on another thread than the loop's, so waiting for them is not "
                 "measured; wrap what the loop itself iterates over, as in run.batches(prefetch(loader))"
@@ -139,9 +149,9 @@ class MeasuredIterator:
         return next(self._iterator)
 
     def _learn(self, batch: Any) -> Callable[[Any], int]:
+        count, self._passes.host.stack = build_count(batch), first_lengths(batch)
         self._passes.learn_batch(batch)
-        count = build_count(batch)
-        self._host.num_samples += count(batch)
+        self._passes.host.num_samples += count(batch)
         return count
 
     def __getattr__(self, attribute: str) -> Any:
@@ -156,6 +166,13 @@ def build_count(batch: Any) -> Callable[[Any], int]:
         if np.ndim(leaf) and (get := build_getter(path)) is not None:
             return lambda one: get(one).shape[0]
     return _count_none
+
+
+def first_lengths(batch: Any) -> tuple[int, int]:
+    """The first two lengths of the first array; 0 for those that it does not have."""
+    shape = next((np.shape(leaf) for leaf in jax.tree.leaves(batch) if np.ndim(leaf)), ())
+    first, second, *_ = (*shape, 0, 0)
+    return first, second
 
 
 def _count_none(batch: Any) -> int:

@@ -1,7 +1,6 @@
 """A loop of the user's own, measured like the trainer's: its run, its steps, its batches, what it logs, its end."""
 
 import contextlib
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -14,14 +13,15 @@ import jax
 
 from trackside.callbacks import Callback, CallbackConfig, CallbackList
 from trackside.clock import SYSTEM_CLOCK, Clock
-from trackside.config import ConfigDict
 from trackside.errors import ConfigError, MetricError
 from trackside.findings import Finding
+from trackside.findings.facts import OWN_LOOP
 from trackside.findings.silencing import checked_ids
-from trackside.logger import Logger, LoggerConfig, LoggerToolsConfig
+from trackside.logger import Logger, LoggerConfig
 from trackside.measured_run.call_book import CallBook
 from trackside.measured_run.closing import RunEnd
 from trackside.measured_run.host_time import HostTime
+from trackside.measured_run.leg import Leg
 from trackside.measured_run.logged_values import MODES, LoggedValues
 from trackside.measured_run.measured_batches import measure_batches
 from trackside.measured_run.open_runs import (
@@ -33,9 +33,11 @@ from trackside.measured_run.open_runs import (
     unregister,
     watch_cells,
 )
-from trackside.measured_run.own_measurements import OwnMeasurements
+from trackside.measured_run.own_measurements import OwnMeasurements, check_step
+from trackside.measured_run.part import Part, checked_name
 from trackside.measured_run.passes import Passes
-from trackside.measured_run.progress_bar import ProgressBar, ProgressLines, is_shown
+from trackside.measured_run.plain_config import plain_config
+from trackside.measured_run.progress_bar import build_bar
 from trackside.measured_run.run_folder import choose_run_folder
 from trackside.measured_run.run_lock import RunLock
 from trackside.measured_run.run_view import RunView, bind_to_loop
@@ -44,14 +46,8 @@ from trackside.measured_run.training_time import TrainingTime
 from trackside.processes import JAX_PROCESSES, Processes, ThreadProcesses
 from trackside.profiling.compiles import compile_counter
 from trackside.profiling.ledger import (
-    CALLBACK,
-    CHECKPOINTING,
-    COMPILE,
-    DISPATCH,
-    DRAIN,
     LOGGING,
     OTHER,
-    VALIDATION,
     Ledger,
     LedgerTotals,
 )
@@ -61,9 +57,6 @@ from trackside.text import a_type
 
 LOGGER = logging.getLogger(__name__)
 
-TEST = "test"
-APART = (VALIDATION, TEST, CHECKPOINTING)
-"""Parts that are no training: steps before and after them do not follow each other."""
 _NO_LIMIT = 1 << 30  # of calls in flight: the loop is not ours
 
 
@@ -162,38 +155,19 @@ class MeasuredRun:
         )
         self._callbacks.callbacks += bind_to_loop(callbacks, view)
         self._values = LoggedValues(logger, clock, self._book.retire, self._book.say_once)
-        self._bar = self._build_bar(progress)
+        self._bar = build_bar(progress, self._processes.is_main, self._book.step, self._num_steps)
         self._passes = Passes(self._host, self._book, meter, logger, self._bar, clock)
         self._end = RunEnd(logger, meter, self._callbacks, self._bar, self._time, clock)
+        logger.log_environment({"loop": OWN_LOOP})
         if config is not None:
-            logger.log_config(_plain_config(config))
+            logger.log_config(plain_config(config))
         if silenced or log.facts().silenced:
             log.write("silence", findings=list(silenced))
         if continues:
             logger.rewind(start_step)
-        self._begin_leg()
-
-    def _begin_leg(self) -> None:
-        clock, step = self._clock, self._book.step
-        self.logger.on_training_start()
-        self._time.start(clock.now(), clock.timestamp())
-        self.logger.run_log.write(
-            "leg",
-            leg=self._time.leg,
-            step=step,
-            epoch=self._book.epoch,
-            train_time_s=self._time.earlier_s,
-            goal=self._num_steps,
-        )
-        self.logger.start_epoch(self._book.epoch, step)
+        self._leg = Leg(self.logger, self._book, self._time, clock)
+        self._leg.begin(self._num_steps)
         self._callbacks.call("on_training_start")
-
-    def _build_bar(self, progress: bool) -> ProgressBar | ProgressLines:
-        total = float("inf") if self._num_steps is None else self._num_steps
-        shown = is_shown(progress, self._processes.is_main)
-        if progress and self._processes.is_main and not shown:
-            return ProgressLines(total)
-        return ProgressBar(shown, self._book.step, total)
 
     # --- what the loop calls ------------------------------------------------------------------------------------------
 
@@ -216,19 +190,15 @@ class MeasuredRun:
         Raises:
             ConfigError: It is not callable.
         """
-        if not callable(function):
-            raise ConfigError(
-                f"run.step: expected a function, got {function!r}; give the function itself, as in run.step(train_step)"
-            )
-        if not isinstance(steps_per_call, int) or steps_per_call < 0:
-            raise ConfigError(f"steps_per_call: expected a number of steps, 0 or more; got {steps_per_call!r}")
-        if getattr(function, "is_measured_step", False):
+        check_step(function, steps_per_call)
+        owner = getattr(function, "measured_by", None)
+        if owner is self._book:
             self._book.say_once("run.step: this function is wrapped already; it is measured once")
             return function
+        if owner is not None and owner.is_closed:  # as in a cell of a notebook that is run again
+            function = function.__wrapped__  # type: ignore[attr-defined]
         shown = name or getattr(function, "__name__", "") or type(getattr(function, "func", function)).__name__
-        measured = self._book.measure(function, shown, steps_per_call)
-        measured.is_measured_step = True  # type: ignore[attr-defined]
-        return measured
+        return self._book.measure(function, shown, steps_per_call)
 
     def batches(self, loader: Any) -> Any:
         """Measure how long the loop waits for each batch of a loader.
@@ -261,7 +231,8 @@ class MeasuredRun:
         `test/`, and dicts under these names, say otherwise.
 
         Args:
-            values: Numbers by name; dicts of them count as `name/inner_name`.
+            values: Numbers by name; dicts of them count as `name/inner_name`. After a call of K steps, an array of K
+                numbers becomes a row for each step.
             step: The step that they belong to; the steps so far if left out.
             every: Log only at steps that this number divides.
             **named: More numbers.
@@ -275,7 +246,8 @@ class MeasuredRun:
         if every != 1:
             if every < 1:
                 raise ConfigError(f"run.log: every={every!r} must be a number of steps, 1 or more")
-            if at % every:
+            num_steps = 1 if step is not None or book.last is None else max(book.last.num_steps, 1)
+            if at // every == (at - num_steps) // every:  # no step of the last call is one of them
                 return
         try:
             given = named if values is None else {**values, **named}
@@ -290,9 +262,11 @@ class MeasuredRun:
         part = host.part
         if part == OTHER and self._values.add_at_once(given, at, book.epoch, book.last):
             return  # in less time than it takes to keep account of
+        if host.watched is not None:
+            host.note_computing()
         now_s = self._clock.now()
         host.spans.append((part, now_s))
-        self._values.add(given, at, book.epoch, MODES.get(part, "train"), book.last, now_s)
+        self._values.add(given, at, book.epoch, MODES.get(part, "train"), book.last, now_s, every)
         host.spans.append((LOGGING, self._clock.now()))
 
     def _log_elsewhere(self, values: dict[str, Any], step: int) -> None:
@@ -303,7 +277,7 @@ class MeasuredRun:
             self._values.check(values)
             self._other_values.append((values, step))
 
-    def part(self, name: str) -> "Part":
+    def part(self, name: str) -> Part:
         """A block of the loop whose time is shown under a name of its own: `with run.part("validation"): ...`.
 
         Batches inside of it, and calls of functions that make no step, are part of it. The ledger's own names may be
@@ -316,12 +290,7 @@ class MeasuredRun:
         Raises:
             ConfigError: It cannot be one.
         """
-        taken = (COMPILE, DISPATCH, OTHER)
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"run.part: expected a name such as 'validation', got {name!r}")
-        if name in taken or name.startswith((CALLBACK, DRAIN)):
-            raise ConfigError(f"run.part: {name!r} is measured already; choose another name, such as 'augmentation'")
-        return Part(self, name)
+        return Part(checked_name(name), self._host, self._book, self.logger, self._clock)
 
     # --- what there is to see -----------------------------------------------------------------------------------------
 
@@ -378,7 +347,7 @@ class MeasuredRun:
 
     def _finish(self, status: str) -> None:
         """Write what is not written yet."""
-        book, host, time, clock = self._book, self._host, self._time, self._clock
+        book, host = self._book, self._host
         if not host.is_own_thread:
             LOGGER.warning("the run is closed on another thread than the one that opened it: its last steps are lost")
             return
@@ -392,24 +361,12 @@ class MeasuredRun:
         self._passes.end_epoch()
         host.enter(before)
         host.settle()
-        for made in book.functions:
-            if not made.num_calls + made.num_other_calls:
-                LOGGER.warning(
-                    "run.step(%s) was never called: call what it returns, as in %s = run.step(%s)", *[made.name] * 3
-                )
+        book.warn_of_unused()
+        host.close()
         self._sentinel.flush(book.step)
         if status == "success":
             self._callbacks.call("on_training_end")
-        time.in_steps_s = self._ledger.totals().in_steps_s
-        time.stop(clock.now())
-        self.logger.run_log.write(
-            "leg_end",
-            leg=time.leg,
-            step=book.step,
-            epoch=book.epoch,
-            train_time_s=time.earlier_s,
-            goodput=time.goodput(clock.timestamp()),
-        )
+        self._leg.end(self._ledger.totals())
 
     def _between_steps(self) -> None:
         """Now and then, between two steps: look up, and end if SIGTERM came where Python ignores what it raises."""
@@ -439,95 +396,6 @@ class MeasuredRun:
             self._ledger.stop()
 
 
-class Part:
-    """A block with a name in the ledger. Made by `run.part`."""
-
-    def __init__(self, run: MeasuredRun, name: str):
-        self._run = run
-        self._name = name
-        self._before = ""
-        self._began_s = 0.0
-
-    def __enter__(self) -> None:
-        run, host = self._run, self._run._host
-        if not host.is_own_thread:
-            return
-        if self._name in APART:
-            run._book.interrupt(is_validation=self._name != CHECKPOINTING)
-        self._before = host.enter(self._name)
-        host.depth += 1
-        self._began_s = run._clock.now()
-
-    def __exit__(self, *exception: object) -> None:
-        run, host = self._run, self._run._host
-        if not self._before:
-            return
-        host.depth -= 1
-        host.enter(self._before)
-        self._before = ""
-        if self._name in APART:
-            run.logger.exclude_time(run._clock.now() - self._began_s)
-
-
-def run(
-    path: str | Path | None,
-    *,
-    config: Any = None,
-    resume: bool = False,
-    start_step: int = 0,
-    num_steps: int | None = None,
-    tools: Iterable[LoggerToolsConfig] = (),
-    callbacks: Iterable[Callback | CallbackConfig] = (),
-    progress: bool = False,
-    max_recompiles: int = -1,
-    silence_findings: Iterable[str] = (),
-) -> MeasuredRun:
-    """Measure a loop of your own as the trainer measures its own.
-
-    Use it in a `with` statement, or call `close` at the end, as in a notebook.
-
-    Args:
-        path: The run's folder; `{time}` in it becomes the time of the start. A folder that holds a run already is left
-            alone: this one goes to `<path>-2`. None keeps nothing on disk.
-        config: What `config.json` and the tools show: a dict, a dataclass, or a namespace of arguments.
-        resume: Continue the run in the folder as a new leg, if there is one.
-        start_step: Steps done before, such as those of the checkpoint that the loop continues from.
-        num_steps: Steps in all, for the time that is left.
-        tools: Where rows go in addition to the event file: `FileLoggerConfig()`, `TensorBoardLoggerConfig()`,
-            `WandBLoggerConfig(...)`.
-        callbacks: Captures and the memory's timeline: `JAXProfiler`, `JaxProfiler`, `MemoryProfiler`, or their configs.
-        progress: Whether to show a progress bar, or lines where there is no terminal.
-        max_recompiles: Warn when a measured function compiles more often than this beyond the first time; -1 for never.
-        silence_findings: Findings that are not reported, by id, such as `input-bound`.
-
-    Raises:
-        ConfigError: The folder is in use by another run, or an argument cannot work.
-    """
-    folder = None if path is None else Path(path)
-    return MeasuredRun(
-        LoggerConfig(log_path=folder, log_tools=list(tools)),
-        config,
-        resume,
-        start_step,
-        num_steps,
-        callbacks,
-        progress,
-        max_recompiles,
-        silence_findings,
-    )
-
-
 def _processes() -> Processes:
     """The processes of the run. JAX is asked only if it knows of several: asking starts its backend."""
     return JAX_PROCESSES if jax.distributed.is_initialized() else ThreadProcesses.group(1)[0]
-
-
-def _plain_config(config: Any) -> ConfigDict | Mapping[str, Any]:
-    if isinstance(config, ConfigDict | Mapping):
-        return config
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return dataclasses.asdict(config)
-    try:
-        return dict(vars(config))
-    except TypeError:
-        raise ConfigError(f"config: expected a dict, a dataclass or a namespace of arguments, got {config!r}") from None

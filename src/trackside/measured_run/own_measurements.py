@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from trackside.errors import ConfigError
 from trackside.logger import Logger
 from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.step_measurements import StepMeasurements
@@ -16,6 +18,23 @@ from trackside.profiling.signature import jitted_name, named_arguments
 from trackside.trace.flops import count_flops
 
 LOGGER = logging.getLogger(__name__)
+
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")
+"""What JAX and XLA have no place for in the name of a program, as in that of a lambda. Nor do they keep a last `_`."""
+
+
+def check_step(function: Any, steps_per_call: Any) -> None:
+    """Check what a user wants to have measured.
+
+    Raises:
+        ConfigError: It is no function, or does not make a number of steps.
+    """
+    if not callable(function):
+        raise ConfigError(
+            f"run.step: expected a function, got {function!r}; give the function itself, as in run.step(train_step)"
+        )
+    if not isinstance(steps_per_call, int) or steps_per_call < 0:
+        raise ConfigError(f"steps_per_call: expected a number of steps, 0 or more; got {steps_per_call!r}")
 
 
 @dataclass(eq=False)
@@ -116,7 +135,7 @@ class OwnMeasurements(StepMeasurements):
         """The compiled program, if the step is one jitted function."""
         called = self._called
         name = jitted_name(called[0].function) if len(called) == 1 else None
-        return None if name is None else f"jit_{name}"
+        return None if name is None else _NOT_IN_NAMES.sub("_", f"jit_{name}").rstrip("_")
 
     def memory_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arrays by their form: what the functions are given, by the names of their arguments."""

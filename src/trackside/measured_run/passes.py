@@ -3,6 +3,9 @@
 import weakref
 from typing import Any
 
+import jax
+import numpy as np
+
 from trackside.clock import Clock
 from trackside.logger import Logger
 from trackside.measured_run.call_book import CallBook
@@ -11,6 +14,11 @@ from trackside.measured_run.loader_description import describe_loader
 from trackside.measured_run.measured_batches import MeasuredIterator
 from trackside.measured_run.progress_bar import ProgressBar, ProgressLines
 from trackside.measured_run.step_meter import StepMeter
+
+
+def _form_of_one(leaf: Any) -> Any:
+    """The form of one of several arrays in a stack."""
+    return jax.ShapeDtypeStruct(np.shape(leaf)[1:], leaf.dtype) if np.ndim(leaf) else leaf
 
 
 class Passes:
@@ -67,6 +75,9 @@ class Passes:
 
     def learn_batch(self, batch: Any) -> None:
         """Learn from the first batch how tokens are counted."""
+        num_stacked = max((made.steps_per_call for made in self._book.functions), default=1)
+        if num_stacked > 1 and self.host.stack[0] == num_stacked:
+            batch = jax.tree.map(_form_of_one, batch)
         self._meter.learn_batch(batch)
 
     def end_pass(self, iterator: MeasuredIterator) -> None:

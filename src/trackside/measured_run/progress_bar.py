@@ -144,3 +144,19 @@ def describe_progress(
         if is_known:
             parts.append(f"about {duration((total - step) / per_second)} left")
     return ", ".join(parts)
+
+
+def build_bar(is_wanted: bool, is_main: bool, step: int, num_steps: int | None) -> ProgressBar | ProgressLines:
+    """What shows the progress of a loop of the user's own.
+
+    Args:
+        is_wanted: Whether anything is to be shown.
+        is_main: Whether this is the process that shows it.
+        step: Steps done before.
+        num_steps: Steps in all, if that is known.
+    """
+    total = float("inf") if num_steps is None else num_steps
+    shown = is_shown(is_wanted, is_main)
+    if is_wanted and is_main and not shown:
+        return ProgressLines(total)
+    return ProgressBar(shown, step, total)

@@ -54,6 +54,7 @@ class CallEnds:
         self._spread_s = _NEVER
         self._is_done_in_call = False
         self._is_long = True
+        self._takes_long = False
         self._last_s = -_NEVER
         self._is_last_seen = False
 
@@ -134,7 +135,8 @@ class CallEnds:
         else:
             ended_s, call.uncertainty_s = self._estimate(call, begin_s, later)
         call.completed_s, self._last_s, self._is_last_seen = ended_s, ended_s, is_seen
-        self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S
+        # Where nobody saw two ends, they may seem close: calls that take long are far apart all the same.
+        self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S or self._takes_long
         if self._is_long:
             self.next_watch_s = 0.0
 
@@ -172,5 +174,6 @@ class CallEnds:
             ordered = sorted(self._durations)
             tenth = len(ordered) // 10
             self._typical_s = statistics.median(ordered)
+            self._takes_long = self._typical_s >= WATCH_ALL_FROM_S
             if len(ordered) >= _MIN_DURATIONS:
                 self._spread_s = (ordered[-1 - tenth] - ordered[tenth]) / 2

@@ -57,6 +57,11 @@ class CallRecord(msgspec.Struct, gc=False, eq=False):  # made at every step: a t
     before: Sequence[Span] = ()
     """What the host did since the call before it, where that is known in more detail than the times above tell."""
 
+    host_cpu_s: float = math.nan
+    """What its thread computed from the call's return to the next thing that is known of it; often not known."""
+    host_late_s: float = 0.0
+    """How long the thread had no core meanwhile, though it was ready to run."""
+
     @property
     def last_step(self) -> int:
         """Index of its last step."""

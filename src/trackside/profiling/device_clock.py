@@ -115,10 +115,12 @@ class DeviceClock:
             return
         self.idle_s += began_s - since_s
         reasons = self.idle_by_reason
-        for reason, until_s in call.before:
-            if until_s > since_s:
-                reasons[reason] = reasons.get(reason, 0.0) + until_s - since_s
-                since_s = until_s
+        if call.before:
+            between = OTHER  # what is not in there
+            for reason, until_s in call.before:
+                if until_s > since_s:
+                    reasons[reason] = reasons.get(reason, 0.0) + until_s - since_s
+                    since_s = until_s
         if ready_s > since_s:
             phases = (
                 (between, call.started_s),

@@ -43,10 +43,10 @@ class Waiter:
         Returns:
             When it was ready, and whether that is exact; if not, it was ready earlier than that.
         """
-        before = self._read()
+        before = self.read()
         array.block_until_ready()
         ready_s = self._now()
-        late_s = late_by(before, self._read())
+        late_s = late_by(before, self.read())
         return (ready_s, False) if late_s is None else (ready_s - late_s, True)
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class Waiter:
             os.close(self._file)
         self._file = self._thread = None
 
-    def _read(self) -> Cores | None:
+    def read(self) -> Cores | None:
         """What this thread went through, which takes two microseconds; None where the kernel does not say."""
         if self._thread != threading.get_ident():
             self.close()

@@ -1,0 +1,67 @@
+"""A block of a loop whose time is shown under a name of its own."""
+
+from trackside.clock import Clock
+from trackside.errors import ConfigError
+from trackside.logger import Logger
+from trackside.measured_run.call_book import CallBook
+from trackside.measured_run.host_time import HostTime
+from trackside.profiling.ledger import CALLBACK, CHECKPOINTING, COMPILE, DISPATCH, DRAIN, OTHER, VALIDATION
+
+TEST = "test"
+APART = (VALIDATION, TEST, CHECKPOINTING)
+"""Parts that are no training: steps before and after them do not follow each other."""
+_TAKEN = (COMPILE, DISPATCH, OTHER)
+
+
+def checked_name(name: str) -> str:
+    """A name that a part can have.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"run.part: expected a name such as 'validation', got {name!r}")
+    if name in _TAKEN or name.startswith((CALLBACK, DRAIN)):
+        raise ConfigError(f"run.part: {name!r} is measured already; choose another name, such as 'augmentation'")
+    return name
+
+
+class Part:
+    """A block with a name in the ledger. Made by `run.part`.
+
+    Args:
+        name: The name.
+        host: What the host does.
+        book: The calls, which a block that is no training interrupts.
+        logger: Leaves such a block out of the logged step times.
+        clock: Where times come from.
+    """
+
+    def __init__(self, name: str, host: HostTime, book: CallBook, logger: Logger, clock: Clock):
+        self._name = name
+        self._host = host
+        self._book = book
+        self._logger = logger
+        self._now = clock.now
+        self._before = ""
+        self._began_s = 0.0
+
+    def __enter__(self) -> None:
+        host = self._host
+        if not host.is_own_thread:
+            return
+        if self._name in APART:
+            self._book.interrupt(is_validation=self._name != CHECKPOINTING)
+        self._before = host.enter(self._name)
+        host.depth += 1
+        self._began_s = self._now()
+
+    def __exit__(self, *exception: object) -> None:
+        host = self._host
+        if not self._before:
+            return
+        host.depth -= 1
+        host.enter(self._before)
+        self._before = ""
+        if self._name in APART:
+            self._logger.exclude_time(self._now() - self._began_s)
