@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.truth_row import TruthRow, show_rows
 from benchmarks.witness import Situation, Witness, train
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 
 BOUND = 0.05
 FIRST = 10

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.device_stamps import BEGIN, END, clear_stamps, stamp, stamps_s
 from trackside.callbacks import CheckpointConfig
 from trackside.logger import LoggerConfig
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.trainer import (
     Batch,
     ModelConfig,

@@ -14,7 +14,7 @@ from trackside.compare import Cause, compare_runs
 from trackside.compare.disturbance import StepSeries
 from trackside.compare.run_causes import run_causes
 from trackside.compare.sides import Side
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.run_layout import event_file_name
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")

@@ -8,7 +8,7 @@ from trackside.compare.disturbance import StepSeries
 from trackside.compare.sections import MIN_TIME_ROWS, compile_differences, ledger_differences, memory_differences
 from trackside.compare.sides import Side, read_side
 from trackside.compare.traced_steps import TracedSteps
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 
 NO_STEPS = StepSeries("made up", np.zeros(0), np.zeros(0, np.int64))
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trackside.findings import EpochFacts, RunFacts
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.trace import TraceReport
 from trackside.trace.tables import Coverage, ScopeRow, Table
 

@@ -11,7 +11,7 @@ from trackside.findings import facts_from_events
 from trackside.logger import Logger, LoggerConfig
 from trackside.logger.run_log import RunLog, without_opening_runs
 from trackside.logger.tool_fanout import ToolFanout
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.run_layout import event_file_name
 
 

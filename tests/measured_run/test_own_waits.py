@@ -8,7 +8,8 @@ from trackside.clock import ManualClock
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.own_waits import waited_for
 from trackside.profiling.call_record import CallRecord
-from trackside.profiling.ledger import LOGGING, OTHER, Ledger
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import LOGGING, OTHER
 
 
 def record(dispatched_s: float, completed_s: float, before: list[tuple[str, float]]) -> CallRecord:

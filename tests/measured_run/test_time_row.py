@@ -3,7 +3,7 @@
 import pytest
 
 from trackside.measured_run.step_meter import time_row
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 
 
 def test_callbacks_are_in_a_row_together_and_each() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from trackside.clock import ManualClock
 from trackside.profiling.call_record import CallRecord
-from trackside.profiling.ledger import (
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import (
     CHECKPOINTING,
     COMPILE,
     DATA_WAIT,
@@ -17,7 +18,6 @@ from trackside.profiling.ledger import (
     OTHER,
     SETUP,
     VALIDATION,
-    Ledger,
     LedgerTotals,
 )
 

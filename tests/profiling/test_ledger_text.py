@@ -2,8 +2,8 @@
 
 import pytest
 
-from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import idle_interval, render_ledger
+from trackside.profiling.ledger_totals import LedgerTotals
 
 
 def test_throughput_is_told_without_exponents() -> None:

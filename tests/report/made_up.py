@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from trackside.events import EventWriter
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.run_layout import event_file_name
 
 

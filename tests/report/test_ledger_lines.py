@@ -2,7 +2,7 @@
 
 from rich.cells import cell_len
 
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.report.ledger_lines import render_bar, render_ledger_table
 
 TOTALS = LedgerTotals(

@@ -5,7 +5,7 @@ from typing import Any
 
 from trackside.clock import ManualClock
 from trackside.events import EventWriter
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.run_layout import event_file_name
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig
 from trackside.logger import LoggerConfig
-from trackside.profiling.ledger import COMPILE
+from trackside.profiling.ledger_totals import COMPILE
 from trackside.trainer.compile_ahead import EXAMPLE_NAME, THREAD_NAME
 
 

@@ -17,7 +17,7 @@ from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, Mode
 from trackside.logger import LoggerConfig
 from trackside.measured_run import step_meter
 from trackside.profiling import timers
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.trainer import Batch
 
 NUM_STEPS = 30

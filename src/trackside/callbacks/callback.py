@@ -8,7 +8,7 @@ from trackside.callbacks.trainer_view import TrainerView
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
 from trackside.processes import Processes
-from trackside.profiling.ledger import CALLBACK
+from trackside.profiling.ledger_totals import CALLBACK
 from trackside.schedule import NEVER, Plan
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])

@@ -9,7 +9,8 @@ from typing import Any
 from trackside.callbacks.callback import Callback, CallbackConfig, hears_steps
 from trackside.callbacks.trainer_view import TrainerView
 from trackside.errors import ConfigError
-from trackside.profiling.ledger import CHECKPOINTING, Ledger
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import CHECKPOINTING
 from trackside.schedule import next_boundary
 
 LOGGER = logging.getLogger(__name__)

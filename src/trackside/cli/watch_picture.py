@@ -9,7 +9,7 @@ from rich.text import Text
 from trackside.cli.sparkline import sparkline
 from trackside.findings import Finding
 from trackside.findings.silencing import silenced_text
-from trackside.profiling.ledger import CALLBACK, LedgerTotals
+from trackside.profiling.ledger_totals import CALLBACK, LedgerTotals
 from trackside.report.ledger_lines import render_bar
 from trackside.report.terminal_lines import fit, join, labelled, printable
 from trackside.runs import MetricTable, Run

@@ -23,8 +23,8 @@ from trackside.compare.sections import (
 from trackside.compare.sides import Side, read_sides
 from trackside.compare.undisturbed_step import StepTimeChange, compare_step_times
 from trackside.errors import ConfigError
-from trackside.profiling.ledger import COMPILE
 from trackside.profiling.ledger_text import part_name
+from trackside.profiling.ledger_totals import COMPILE
 from trackside.runs import Run
 
 FORMAT = "trackside.compare/1"

@@ -11,7 +11,7 @@ from trackside.compare.difference import Difference, interval_of, largest_first
 from trackside.compare.sides import Side
 from trackside.compare.traced_steps import Key, PerStep
 from trackside.findings.compile_rules import compile_time_s
-from trackside.profiling.ledger import CALLBACK, COMPILE, is_once
+from trackside.profiling.ledger_totals import CALLBACK, COMPILE, is_once
 from trackside.runs import MetricTable
 
 MIN_TIME_ROWS = 8

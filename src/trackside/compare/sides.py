@@ -12,7 +12,7 @@ from trackside.compare.disturbance import StepSeries
 from trackside.compare.traced_steps import TracedSteps, flops_by_scope, read_traced_steps, traced_steps_from_report
 from trackside.errors import ConfigError
 from trackside.profiling.first_step import TimeToFirstStep
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.runs import MetricTable, Run, open_run
 from trackside.runs.run_axes import RunAxes
 from trackside.runs.run_folders import process_index_of

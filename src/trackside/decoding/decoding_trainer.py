@@ -24,7 +24,7 @@ from trackside.errors import ConfigError
 from trackside.logger import LoggerConfig
 from trackside.metrics import Metrics
 from trackside.optional import require
-from trackside.profiling.ledger import CHECKPOINTING, VALIDATION
+from trackside.profiling.ledger_totals import CHECKPOINTING, VALIDATION
 from trackside.trainer import ModelConfig, OptimizerConfig, TrainerConfig, TrainerModule
 from trackside.trainer.engine import Engine
 from trackside.trainer.models.adapter import pop_params

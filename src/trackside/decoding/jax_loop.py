@@ -19,7 +19,7 @@ from trackside.decoding.step_timer import StepTimer
 from trackside.decoding.task import DecodingTask
 from trackside.optional import require
 from trackside.profiling import get_profiler, profile_data_loader
-from trackside.profiling.ledger import LOGGING
+from trackside.profiling.ledger_totals import LOGGING
 from trackside.schedule import Every
 
 BEST_NAME = "best.eqx"

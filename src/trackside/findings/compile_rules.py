@@ -7,7 +7,7 @@ from typing import Any
 
 from trackside.findings.facts import COMPILE_PHASES, RunFacts
 from trackside.findings.finding import Finding
-from trackside.profiling.ledger import COMPILE
+from trackside.profiling.ledger_totals import COMPILE
 from trackside.text import count, percent, seconds
 
 MIN_RECOMPILES = 2

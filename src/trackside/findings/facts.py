@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from trackside.findings.loader_facts import LoaderFacts, loaders_of
-from trackside.profiling.ledger import CHECKPOINTING, COMPILE, DATA_WAIT, VALIDATION, LedgerTotals
+from trackside.profiling.ledger_totals import CHECKPOINTING, COMPILE, DATA_WAIT, VALIDATION, LedgerTotals
 from trackside.trace.capture_row import CaptureRow
 
 # Nothing grows with the run: what is older than this many rows of a kind no longer counts.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trackside.findings.compile_rules import compile_time_s
 from trackside.findings.facts import RunFacts
-from trackside.profiling.ledger import CALLBACK, COMPILE, DATA_WAIT, SETUP, VALIDATION, LedgerTotals, is_once
+from trackside.profiling.ledger_totals import CALLBACK, COMPILE, DATA_WAIT, SETUP, VALIDATION, LedgerTotals, is_once
 from trackside.text import percent
 
 # With fewer steps, or less time, it is a trial run, whose shares say nothing about a real one.

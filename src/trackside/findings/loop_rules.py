@@ -12,8 +12,8 @@ from trackside.findings.finding import Finding, severity_of
 from trackside.findings.judged_time import JudgedTime
 from trackside.findings.loader_advice import faster_batches, sooner_first_batch
 from trackside.findings.loader_facts import TRAIN
-from trackside.profiling.ledger import CALLBACK, COMPILE, DATA_WAIT, DISPATCH, HOST_TO_DEVICE, LOGGING, OTHER
 from trackside.profiling.ledger_text import part_name
+from trackside.profiling.ledger_totals import CALLBACK, COMPILE, DATA_WAIT, DISPATCH, HOST_TO_DEVICE, LOGGING, OTHER
 from trackside.text import percent, seconds
 
 MIN_DATA_WAIT = 0.2

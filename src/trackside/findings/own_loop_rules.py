@@ -6,7 +6,7 @@ from trackside.findings.facts import RunFacts
 from trackside.findings.finding import Finding, severity_of
 from trackside.findings.judged_time import JudgedTime
 from trackside.findings.loop_rules import MAX_CALL_COST_S
-from trackside.profiling.ledger import (
+from trackside.profiling.ledger_totals import (
     CALLBACK,
     DATA_WAIT,
     DEVICE_WAIT,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trackside.findings.facts import RunFacts, ToolFacts
 from trackside.findings.finding import Finding, severity_of
 from trackside.findings.judged_time import JudgedTime
-from trackside.profiling.ledger import CALLBACK, CHECKPOINTING, DRAIN, LOGGING, VALIDATION, LedgerTotals
+from trackside.profiling.ledger_totals import CALLBACK, CHECKPOINTING, DRAIN, LOGGING, VALIDATION, LedgerTotals
 from trackside.text import count, percent, seconds
 
 MIN_LOGGING = 0.05

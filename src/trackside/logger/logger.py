@@ -19,7 +19,8 @@ from trackside.logger.run_directory import fill_in_time, to_plain_config
 from trackside.logger.run_log import RunLog
 from trackside.logger.tool import LoggerTool
 from trackside.logger.tool_fanout import build_tools
-from trackside.profiling.ledger import LOGGING, Ledger
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import LOGGING
 from trackside.text import a_type
 
 LOGGER = logging.getLogger(__name__)

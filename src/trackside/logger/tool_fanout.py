@@ -8,7 +8,8 @@ from trackside.clock import Clock
 from trackside.errors import ConfigError, MissingExtraError
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig
 from trackside.logger.worker import ToolRunner, build_runner
-from trackside.profiling.ledger import DRAIN, Ledger
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import DRAIN
 
 if TYPE_CHECKING:
     from trackside.logger.logger import Logger

@@ -24,7 +24,7 @@ from trackside.measured_run.own_waits import MIN_WAIT_S, waited_for
 from trackside.measured_run.step_meter import StepMeter
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import compile_counter
-from trackside.profiling.ledger import DEVICE_WAIT, DISPATCH, OTHER
+from trackside.profiling.ledger_totals import DEVICE_WAIT, DISPATCH, OTHER
 from trackside.profiling.sentinel import RecompileSentinel, carry_over_methods
 from trackside.profiling.timers.device_outputs import TracedOutputError
 

@@ -11,8 +11,8 @@ from trackside.logger import Logger
 from trackside.measured_run.progress_bar import ProgressBar, ProgressLines
 from trackside.measured_run.step_meter import StepMeter
 from trackside.measured_run.training_time import TrainingTime
-from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import render_ledger
+from trackside.profiling.ledger_totals import LedgerTotals
 
 LOGGER = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from trackside.clock import Clock
 from trackside.profiling.call_record import CallRecord, Span
-from trackside.profiling.ledger import COMPILE, DISPATCH, OTHER, SETUP, Ledger
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import COMPILE, DISPATCH, OTHER, SETUP
 from trackside.profiling.wake_up import Waiter
 
 MAX_SPANS = 256

@@ -6,7 +6,7 @@ from trackside.clock import Clock
 from trackside.logger import Logger
 from trackside.measured_run.call_book import CallBook
 from trackside.measured_run.training_time import TrainingTime
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from trackside.clock import Clock
 from trackside.errors import DataError
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.tree_getter import build_getter
-from trackside.profiling.ledger import DATA_WAIT
+from trackside.profiling.ledger_totals import DATA_WAIT
 
 _OWN = ("_loader", "_passes")
 

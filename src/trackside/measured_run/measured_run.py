@@ -45,12 +45,8 @@ from trackside.measured_run.step_meter import StepMeter
 from trackside.measured_run.training_time import TrainingTime
 from trackside.processes import JAX_PROCESSES, Processes, ThreadProcesses
 from trackside.profiling.compiles import compile_counter
-from trackside.profiling.ledger import (
-    LOGGING,
-    OTHER,
-    Ledger,
-    LedgerTotals,
-)
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import LOGGING, OTHER, LedgerTotals
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.profiling.timers import profiler_writes_to
 from trackside.text import a_type

@@ -8,7 +8,7 @@ and moves on at the moment of the completion.
 import math
 
 from trackside.profiling.call_record import CallRecord
-from trackside.profiling.ledger import OTHER
+from trackside.profiling.ledger_totals import OTHER
 
 MIN_WAIT_S = 2e-4
 MOVES_ON_WITHIN = 0.1

@@ -5,7 +5,7 @@ from trackside.errors import ConfigError
 from trackside.logger import Logger
 from trackside.measured_run.call_book import CallBook
 from trackside.measured_run.host_time import HostTime
-from trackside.profiling.ledger import CALLBACK, CHECKPOINTING, COMPILE, DISPATCH, DRAIN, OTHER, VALIDATION
+from trackside.profiling.ledger_totals import CALLBACK, CHECKPOINTING, COMPILE, DISPATCH, DRAIN, OTHER, VALIDATION
 
 TEST = "test"
 APART = (VALIDATION, TEST, CHECKPOINTING)

@@ -17,7 +17,8 @@ from trackside.profiling.call_ends import CallEnds
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.device_clock import DeviceClock
 from trackside.profiling.first_step import TimeToFirstStep
-from trackside.profiling.ledger import CALLBACK, LOGGING, SET_UP_PARTS, Ledger, LedgerTotals
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import CALLBACK, LOGGING, SET_UP_PARTS, LedgerTotals
 from trackside.profiling.processor_use import ProcessorMeter
 from trackside.profiling.recent_steps import RecentStepTimes
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from trackside.logger.run_log import RunLog
 from trackside.profiling.first_step import TimeToFirstStep
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.text import percent_of_peak
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trackside.errors import CaptureError, RecompileError
-    from trackside.profiling.ledger import Ledger, LedgerTotals
+    from trackside.profiling.ledger import Ledger
+    from trackside.profiling.ledger_totals import LedgerTotals
     from trackside.profiling.sentinel import RecompileSentinel
     from trackside.profiling.timers.timed_function import profile_operation
     from trackside.profiling.timers.timed_loader import profile_data_loader
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "CaptureError": "trackside.errors",
     "Ledger": "trackside.profiling.ledger",
-    "LedgerTotals": "trackside.profiling.ledger",
+    "LedgerTotals": "trackside.profiling.ledger_totals",
     "RecompileError": "trackside.errors",
     "RecompileSentinel": "trackside.profiling.sentinel",
     "TrainingProfiler": "trackside.profiling.timers.training_profiler",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from trackside.profiling.call_ends import CallEnds
 from trackside.profiling.call_record import CallRecord
-from trackside.profiling.ledger import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER
+from trackside.profiling.ledger_totals import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER
 
 _PAUSE = "pause"
 MAX_UNKNOWN_SHARE = 0.5

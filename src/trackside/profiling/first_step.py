@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trackside.profiling.ledger import DATA_WAIT, DISPATCH
 from trackside.profiling.ledger_text import part_name
+from trackside.profiling.ledger_totals import DATA_WAIT, DISPATCH
 from trackside.text import seconds
 
 _NAMES = {DATA_WAIT: "first batch", DISPATCH: "calling the step"}

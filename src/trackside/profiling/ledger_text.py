@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trackside.profiling.ledger import CALLBACK, DRAIN, LedgerTotals
+from trackside.profiling.ledger_totals import CALLBACK, DRAIN, LedgerTotals
 from trackside.text import seconds, share_bar, three_digits
 
 _BAR_WIDTH = 24

@@ -2,7 +2,8 @@
 
 from rich.text import Text
 
-from trackside.profiling.ledger import (
+from trackside.profiling.ledger_text import idle_interval, outside_sentence, part_name
+from trackside.profiling.ledger_totals import (
     CALLBACK,
     CHECKPOINTING,
     COMPILE,
@@ -19,7 +20,6 @@ from trackside.profiling.ledger import (
     VALIDATION,
     LedgerTotals,
 )
-from trackside.profiling.ledger_text import idle_interval, outside_sentence, part_name
 from trackside.report.terminal_lines import fit
 from trackside.text import percent, share_bar, three_digits, wrap
 

@@ -18,7 +18,7 @@ from trackside.errors import ConfigError
 from trackside.files import write_atomically
 from trackside.findings import Finding
 from trackside.profiling.first_step import TimeToFirstStep
-from trackside.profiling.ledger import COMPILE, LedgerTotals
+from trackside.profiling.ledger_totals import COMPILE, LedgerTotals
 from trackside.report.compile_summary import CompileSummary, summarise_compiles
 from trackside.report.memory_summary import MemorySummary, summarise_memory
 from trackside.report.scope_summary import ScopeSummary, summarise_scopes

@@ -10,7 +10,7 @@ import numpy as np
 
 from trackside.findings import facts_from_events
 from trackside.findings.facts import is_of_another_leg
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.runs.event_file import OTHER, split_lines
 from trackside.runs.row_collector import RowCollector
 from trackside.runs.row_reader import RowReader

@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from trackside.optional import require
-from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, OTHER, LedgerTotals, is_once
+from trackside.profiling.ledger_totals import DATA_WAIT, DEVICE_WAIT, OTHER, LedgerTotals, is_once
 from trackside.runs.host_collector import HostCollector
 
 MIN_EXCESS_SHARE = 0.05

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from trackside.profiling.ledger import CALLBACK, PARTS, STEP_PARTS
+from trackside.profiling.ledger_totals import CALLBACK, PARTS, STEP_PARTS
 from trackside.runs.downsample import bucket_means, bucket_starts
 from trackside.runs.metric_table import MetricTable
 

@@ -14,7 +14,7 @@ from trackside.files import read_regular
 from trackside.findings import SEVERITIES, Finding, RunFacts, find_all, split_silenced
 from trackside.findings.silencing import checked_ids
 from trackside.profiling.first_step import TimeToFirstStep
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.profiling.processor_use import ProcessorUse
 from trackside.run_layout import CONFIG_FILE_NAME, event_file_name
 from trackside.runs.captures import locate_capture

@@ -14,7 +14,8 @@ from trackside.callbacks.trainer_view import Keep, StageMetrics
 from trackside.errors import CheckpointError
 from trackside.logger.run_log import RunLog
 from trackside.processes import Processes
-from trackside.profiling.ledger import CHECKPOINTING, Ledger
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import CHECKPOINTING
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.trainer import saved_training
 from trackside.trainer.checkpoint_store import CheckpointStore

@@ -6,7 +6,8 @@ from typing import Any
 
 from trackside.logger import Logger
 from trackside.metrics import Metrics, to_host_metrics
-from trackside.profiling.ledger import LOGGING, VALIDATION, Ledger
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import LOGGING, VALIDATION
 
 LOGGER = logging.getLogger(__name__)
 

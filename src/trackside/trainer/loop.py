@@ -29,7 +29,7 @@ from trackside.callbacks import CallbackList
 from trackside.logger import Logger
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import CompileCounter, compile_counter
-from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, LOGGING
+from trackside.profiling.ledger_totals import DATA_WAIT, DEVICE_WAIT, LOGGING
 from trackside.schedule import NEVER, At, Every, next_boundary
 from trackside.trainer.batch import num_bytes_of
 from trackside.trainer.buffer_guard import BufferGuard, is_trusted

@@ -17,7 +17,8 @@ from trackside.logger.run_log import opens_runs, without_opening_runs
 from trackside.measured_run.run_folder import choose_run_folder
 from trackside.metrics import MetricLayout, Metrics
 from trackside.processes import Processes
-from trackside.profiling.ledger import OTHER, Ledger
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import OTHER
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.text import a_type
 from trackside.trainer.batch_placement import BatchPlacement

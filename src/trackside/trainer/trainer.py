@@ -27,15 +27,8 @@ from trackside.measured_run.progress_bar import is_shown, track
 from trackside.measured_run.step_meter import StepMeter
 from trackside.metrics import Metrics, to_host_metrics
 from trackside.processes import JAX_PROCESSES, Processes, whole
-from trackside.profiling.ledger import (
-    CHECKPOINTING,
-    INITIAL_STATE,
-    RESTORING,
-    SETUP,
-    VALIDATION,
-    Ledger,
-    LedgerTotals,
-)
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import CHECKPOINTING, INITIAL_STATE, RESTORING, SETUP, VALIDATION, LedgerTotals
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.text import count

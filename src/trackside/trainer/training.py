@@ -20,7 +20,7 @@ from trackside.measured_run.run_lock import RunLock, check_unlocked
 from trackside.measured_run.step_meter import StepMeter
 from trackside.metrics import MetricLayout
 from trackside.monitor import validation_loss
-from trackside.profiling.ledger import SETUP
+from trackside.profiling.ledger_totals import SETUP
 from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import NEVER

@@ -15,7 +15,7 @@ import pytest
 from tests.report.made_up import write_run
 from trackside.errors import ConfigError
 from trackside.events import EventWriter
-from trackside.profiling.ledger import LedgerTotals
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.report.html import render_html, write_html_report
 from trackside.report.html.assets import plotly_library
 from trackside.run_layout import event_file_name

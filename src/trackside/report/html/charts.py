@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trackside.profiling.ledger import CALLBACK, DRAIN, PARTS
+from trackside.profiling.ledger_totals import CALLBACK, DRAIN, PARTS
 from trackside.report.html.markup import Html, element
 from trackside.runs.ledger_course import CALLBACKS
 from trackside.text import chart_label

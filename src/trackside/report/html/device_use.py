@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trackside.profiling.ledger import LedgerTotals
 from trackside.profiling.ledger_text import idle_interval, part_name
+from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.report.html.charts import MAX_POINTS, Chart, as_interval_means, line, part_classes
 from trackside.report.html.markup import Cell, Column, Html, joined, table
 from trackside.report.html.section import Section, panel

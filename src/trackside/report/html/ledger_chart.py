@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from trackside.profiling.ledger import CALLBACK, DRAIN, PARTS, STEP_PARTS, LedgerTotals
 from trackside.profiling.ledger_text import outside_sentence, part_name
+from trackside.profiling.ledger_totals import CALLBACK, DRAIN, PARTS, STEP_PARTS, LedgerTotals
 from trackside.report.html.charts import Chart, View, area, as_interval_means, part_classes
 from trackside.report.html.markup import Cell, Column, Html, joined, share_bar, table, term
 from trackside.report.html.section import Section, panel

@@ -1,7 +1,7 @@
 """Who trained the run: its legs one after the other, and its processes side by side."""
 
-from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, DISPATCH
 from trackside.profiling.ledger_text import part_name
+from trackside.profiling.ledger_totals import DATA_WAIT, DEVICE_WAIT, DISPATCH
 from trackside.report.html.markup import Cell, Child, Column, Html, element, table, term
 from trackside.report.html.section import Section, panel
 from trackside.report.run_summary import RunSummary

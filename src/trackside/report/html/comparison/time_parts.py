@@ -1,8 +1,8 @@
 """Where the time of the loop went in two runs."""
 
 from trackside.compare import Comparison, Difference
-from trackside.profiling.ledger import COMPILE
 from trackside.profiling.ledger_text import part_name
+from trackside.profiling.ledger_totals import COMPILE
 from trackside.report.html.comparison.changes import change_chart, change_table, values_chart
 from trackside.report.html.comparison.values import change_text, is_relevant, judge, largest_value, run_labels
 from trackside.report.html.markup import element, joined
