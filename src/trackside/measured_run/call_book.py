@@ -97,6 +97,9 @@ class CallBook:
             name: What it is called.
             steps_per_call: How many steps a call makes.
         """
+        owner = getattr(function, "measured_by", None)
+        if owner is not None and owner.is_closed:  # as in a cell of a notebook that is run again
+            function = function.__wrapped__  # type: ignore[attr-defined]
         made = StepFunction(function, name, steps_per_call)
         self.functions.append(made)
         host, meter, now, calls, window = (

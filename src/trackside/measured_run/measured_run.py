@@ -187,12 +187,9 @@ class MeasuredRun:
             ConfigError: It is not callable.
         """
         check_step(function, steps_per_call)
-        owner = getattr(function, "measured_by", None)
-        if owner is self._book:
+        if getattr(function, "measured_by", None) is self._book:
             self._book.say_once("run.step: this function is wrapped already; it is measured once")
             return function
-        if owner is not None and owner.is_closed:  # as in a cell of a notebook that is run again
-            function = function.__wrapped__  # type: ignore[attr-defined]
         shown = name or getattr(function, "__name__", "") or type(getattr(function, "func", function)).__name__
         return self._book.measure(function, shown, steps_per_call)
 
