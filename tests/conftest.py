@@ -73,6 +73,13 @@ def no_compile_cache() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def fresh_compiles() -> Iterator[None]:
+    """The same for one test of a module whose others compile quickly, and share what they compile."""
+    with compile_cache.switched_off(), compiler.by_default():
+        yield
+
+
 @pytest.fixture(scope="module")
 def names_in_compile_cache() -> Iterator[None]:
     """For tests of names in traces, where a cached program will do if it has the same names."""

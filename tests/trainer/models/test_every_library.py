@@ -236,7 +236,7 @@ def test_finished_run_keeps_its_folder(library: str, tmp_path: Path) -> None:
     assert set(given) == {"model", "loss_fn"}
 
 
-def test_layers_have_names_in_traces(library: str, tmp_path: Path, no_compile_cache: None) -> None:
+def test_layers_have_names_in_traces(library: str, tmp_path: Path, fresh_compiles: None) -> None:
     """Device time is attributed to the layers of the user's model; those of functions are named by their author."""
     window = ProfilingConfig(log_dir=str(tmp_path / "trace"), start_step=4, end_step=6)
     kit = KITS[library]
