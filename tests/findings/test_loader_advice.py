@@ -1,11 +1,13 @@
 """What is advised about loaders: only what the loader that the user has can do."""
 
+from dataclasses import replace
 from typing import Any
 
 import grain
 import pytest
 
 from trackside.findings.loader_advice import faster_batches
+from trackside.findings.loader_facts import LoaderFacts
 from trackside.measured_run.loader_description import describe_loader
 
 MAP = grain.MapDataset.range(40).batch(8)
@@ -37,3 +39,37 @@ def test_an_iter_dataset_of_its_own_kind_is_wrapped() -> None:
     assert "ThreadPrefetchIterDataset(dataset" in faster_batches(describe_loader(Numbers()))
     ahead = grain.experimental.ThreadPrefetchIterDataset(Numbers(), prefetch_buffer_size=2)
     assert faster_batches(describe_loader(ahead)).startswith("one thread prefetches and falls behind")
+
+
+OWN = LoaderFacts("SlowLoader", 200)
+TORCH = LoaderFacts("torch DataLoader", 200, 8, num_workers=0)
+GRAIN = LoaderFacts("grain DataLoader", 200, 8, num_workers=0)
+
+
+@pytest.mark.parametrize("loader", [OWN, TORCH, GRAIN, LoaderFacts("generator")], ids=lambda loader: loader.kind)
+@pytest.mark.parametrize(("read_ahead", "is_advised"), [(0, True), (2, False), (None, False)])
+def test_reading_ahead_is_advised_where_it_helps(loader: LoaderFacts, read_ahead: int | None, is_advised: bool) -> None:
+    """The trainer's own thread is named where it is off; not where it is on, nor in a loop that has none."""
+    advice = faster_batches(replace(loader, read_ahead=read_ahead))
+    assert ("prefetch_batches=2" in advice) is is_advised
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        LoaderFacts("list", 20, read_ahead=0),
+        LoaderFacts("torch DataLoader", 20, num_workers=4, read_ahead=0),
+        LoaderFacts("PrefetchingLoader", 20, prefetch=8, read_ahead=0),
+    ],
+    ids=lambda loader: loader.kind,
+)
+def test_reading_ahead_is_not_advised_where_it_cannot_help(loader: LoaderFacts) -> None:
+    """One more thread does nothing for batches that are there, or that others make already."""
+    assert "prefetch_batches" not in faster_batches(loader)
+
+
+def test_a_thread_that_falls_behind() -> None:
+    """Where batches are read ahead and the device still waits, more hands are needed."""
+    assert "although 4 are read ahead: make batches in several worker processes" in faster_batches(
+        replace(OWN, read_ahead=4)
+    )

@@ -136,7 +136,7 @@ def test_a_run_knows_its_loaders(tmp_path) -> None:
     """They are in its environment and in the facts, live and read back; a later training with others replaces them."""
     trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path))
     trainer.train_model(make_loader(3), make_loader(2), num_epochs=1)
-    expected = {"train": LoaderFacts("list", 3, 8), "val": LoaderFacts("list", 2, 8)}
+    expected = {"train": LoaderFacts("list", 3, 8, read_ahead=0), "val": LoaderFacts("list", 2, 8)}
     assert trainer.run_log.facts().loaders == open_run(tmp_path).facts.loaders == expected
     assert open_run(tmp_path).environment["loaders"]["train"]["text"] == "list of 3 batches of 8"
     trainer.train_model(make_loader(4), num_epochs=2)

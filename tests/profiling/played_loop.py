@@ -13,14 +13,14 @@ from trackside.profiling.device_clock import DeviceClock
 class PlayedLoop:
     """Makes calls, keeps some in flight, and retires them."""
 
-    def __init__(self, watch: type[CompletionWatch] = ExactWatch, max_inflight: int = 2):
+    def __init__(self, watch: type[CompletionWatch] = ExactWatch, max_inflight: int = 2, num_awaited: int = 1):
         self.clock = ManualClock(1.0)
         self.device = PlayedDevice(self.clock)
         self.ends = CallEnds(max_inflight, self.clock, watch(self.clock))
         self.device_clock = DeviceClock(self.ends)
         self.retired: list[CallRecord] = []
         self._window: deque[CallRecord] = deque()
-        self._max_inflight = max_inflight
+        self._max_inflight, self._num_awaited = max_inflight, num_awaited
 
     def call(
         self,
@@ -38,7 +38,7 @@ class PlayedLoop:
         batch_s = clock.now()
         was_blocked = len(window) >= self._max_inflight and not window[0].report.is_ready()
         if was_blocked:
-            self.ends.wait_for(window[0])
+            self.ends.wait_for_first(window, self._num_awaited)
         ready_s = clock.now()
         was_idle = not was_blocked and (not window or window[-1].report.is_ready())
         clock.advance(dispatch_s)

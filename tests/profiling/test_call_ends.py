@@ -31,6 +31,37 @@ def test_calls_that_the_loop_waits_for(watch: type, max_inflight: int) -> None:
     assert loop.completed_s == pytest.approx(loop.device.ends_s, abs=1e-9)
 
 
+@pytest.mark.parametrize("watch", [ExactWatch, BlindWatch])
+@pytest.mark.parametrize("step_s", [1e-4, STEP_S])
+def test_calls_that_the_loop_waits_for_several_at_once(watch: type, step_s: float) -> None:
+    """Ends are the device's own where steps take the same time; otherwise they are within a few steps of them."""
+    loop = PlayedLoop(watch, 16, 8)
+    for _ in range(100):
+        loop.call(step_s, data_s=step_s / 5)
+    loop.settle()
+    assert loop.completed_s[50:] == pytest.approx(loop.device.ends_s[50:], abs=step_s / 20)
+    uneven = PlayedLoop(watch, 16, 8)
+    for index in range(100):
+        uneven.call(step_s * (1 + index % 3))
+    uneven.settle()
+    assert uneven.completed_s[-1] == pytest.approx(uneven.device.ends_s[-1], abs=1e-9)
+    assert uneven.completed_s == sorted(uneven.completed_s)
+    assert uneven.completed_s == pytest.approx(uneven.device.ends_s, abs=3 * step_s)
+
+
+def test_a_wait_for_several_keeps_what_came_before_an_idle_device() -> None:
+    """If the device idled between two of them, the ends before that are not moved to after it."""
+    loop = PlayedLoop(BlindWatch, 4, 4)
+    learned(loop)
+    first = len(loop.retired)
+    loop.call(STEP_S)
+    loop.call(STEP_S, between_s=10 * STEP_S)
+    for _ in range(8):
+        loop.call(STEP_S)
+    loop.settle()
+    assert loop.completed_s[first:] == pytest.approx(loop.device.ends_s[first:], abs=1e-9)
+
+
 @pytest.mark.parametrize("max_inflight", [1, 2, 4])
 def test_watched_calls_of_a_slow_loader(max_inflight: int) -> None:
     """Where data takes the time, each end is the device's own, also that of a slow step hidden in the wait for data."""

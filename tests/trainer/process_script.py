@@ -142,6 +142,7 @@ def together(folder: Path) -> dict[str, Any]:
     """Undisturbed trainings, a resumed one, one that decides to stop, and one of which one process gets a SIGTERM."""
     found = undisturbed(folder)
     found["fused"] = train(build(folder, "fused", BEST, parallel=WHOLE, steps_per_call=3))
+    found["ahead"] = train(build(folder, "ahead", BEST, parallel=WHOLE, prefetch_batches=3))
     train(build(folder, "resumed", BEST, parallel=SPLIT), 12, train_loader=Placed(loader(10)))
     resumed = build(folder, "resumed", BEST, parallel=SPLIT, resume="must")
     found["resumed"] = train(resumed, train_loader=Placed(loader(10)))

@@ -1,7 +1,7 @@
 """A training to be killed: `python -m tests.trainer.survival_script RUN_FOLDER NUM_WORKERS [SIGNAL AT_STEP]`.
 
 With the last two it validates, logs to every tool, and sends itself the signal after that step, or fails there with
-signal 0. Step 0 is never.
+signal 0. Step 0 is never. `PREFETCH_BATCHES` says how many batches it reads ahead.
 """
 
 import os
@@ -78,6 +78,7 @@ def build(root: Path, signalled: list[int]) -> Any:
         ],
         resume="auto",
         lr=0.01,
+        prefetch_batches=int(os.environ.get("PREFETCH_BATCHES", "0")),
     )
 
 

@@ -62,6 +62,12 @@ def test_two_processes_fuse_steps(pair: list[Found], alone: Found) -> None:
     assert without_times(pair[0]["fused"]) == without_times(alone["dp"])
 
 
+def test_two_processes_read_ahead(pair: list[Found], alone: Found) -> None:
+    """Each process reads its own loader ahead, and nothing else changes."""
+    assert pair[0]["ahead"]["params"] == alone["dp"]["params"]
+    assert without_times(pair[0]["ahead"]) == without_times(alone["dp"])
+
+
 def test_each_process_predicts_for_its_own_examples(pair: list[Found], alone: Found) -> None:
     """The outputs for the rows of each batch are on the process whose loader gave them."""
     whole = np.array(alone["fsdp"]["predicted"]).reshape(2, 2, 4)  # batch, process, row

@@ -21,17 +21,18 @@ pytestmark = pytest.mark.slow
 NUM_LEGS = int(os.environ.get("KILL_LEGS", "1"))
 
 
-def start(root: pathlib.Path, num_workers: int) -> subprocess.Popen[str]:
+def start(root: pathlib.Path, num_workers: int, num_ahead: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.trainer.survival_script", str(root), str(num_workers)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        env={**os.environ, "PREFETCH_BATCHES": str(num_ahead)},
     )
 
 
-def finish(root: pathlib.Path, num_workers: int) -> str:
-    out, _ = start(root, num_workers).communicate(timeout=300)
+def finish(root: pathlib.Path, num_workers: int, num_ahead: int) -> str:
+    out, _ = start(root, num_workers, num_ahead).communicate(timeout=300)
     return out.splitlines()[-1]
 
 
@@ -62,14 +63,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, str]
     return f"FINAL {train(build(root, []), num_workers=0)}", losses(root)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_killed_at_random_moments(num_workers: int, whole: tuple[str, dict[int, str]], tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(("num_workers", "num_ahead"), [(0, 0), (1, 0), (0, 3)])
+def test_killed_at_random_moments(
+    num_workers: int, num_ahead: int, whole: tuple[str, dict[int, str]], tmp_path: pathlib.Path
+) -> None:
     """Losses and final parameters are bit-identical to an undisturbed run, and no worker outlives the training."""
     seed = int.from_bytes(os.urandom(4))
     print("seed", seed)
     moments = random.Random(seed)
     for _ in range(NUM_LEGS):
-        process = start(tmp_path, num_workers)
+        process = start(tmp_path, num_workers, num_ahead)
         with process:
             assert process.stdout is not None
             process.stdout.readline()
@@ -80,4 +83,4 @@ def test_killed_at_random_moments(num_workers: int, whole: tuple[str, dict[int, 
         while any(is_running(child) for child in children) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not any(is_running(child) for child in children)
-    assert (finish(tmp_path, num_workers), losses(tmp_path)) == whole
+    assert (finish(tmp_path, num_workers, num_ahead), losses(tmp_path)) == whole

@@ -35,8 +35,11 @@ def compile_cache() -> dict[str, Any]:
     """Whether compiled programs are cached for the next run, and where."""
     directory = config_value("jax_compilation_cache_dir")
     if not directory:
-        lines = ["off: each run compiles again; set JAX_COMPILATION_CACHE_DIR=<dir> to keep programs"]
-        return {"status": "note", "lines": lines, "details": {"directory": None}}
+        lines = [
+            "each run of a trainer keeps its own programs; to share them, set TrainerConfig.compile_cache=<dir>, or "
+            "JAX_COMPILATION_CACHE_DIR=<dir> for all of JAX"
+        ]
+        return {"status": "ok", "lines": lines, "details": {"directory": None}}
     if "://" in directory:
         return {"status": "ok", "lines": [directory], "details": {"directory": directory}}
     path = Path(directory)

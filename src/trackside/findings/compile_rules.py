@@ -26,6 +26,10 @@ MIN_COMPILE_SHARE = 0.3
 SEVERE_COMPILE_SHARE = 0.6
 SEVERE_COMPILE_S = 60.0
 
+_CACHE = (
+    "set compile_cache of the TrainerConfig to a path that runs share, or, for a loop of your own, "
+    'jax.config.update("jax_compilation_cache_dir", ...)'
+)
 _SCAN = "if the model has many equal layers, scan over them (nn.scan, jax.lax.scan)"
 _KIND_NAMES = {"static": "static value", "committed": "placement"}
 
@@ -124,8 +128,10 @@ def compile_time_s(row: Mapping[str, Any]) -> float:
 
 def _advice_for_slow_compile(facts: RunFacts) -> str:
     if any(row.get("cache") in ("hit", "miss") for row in facts.compiles):
-        return f"the compilation cache is on, so a rerun compiles less; {_SCAN}"
-    return f'let reruns reuse the programs: jax.config.update("jax_compilation_cache_dir", ...); {_SCAN}'
+        return (
+            f"the compile cache is on, so a resumed run compiles less; compile_cache=<path> lets runs share it; {_SCAN}"
+        )
+    return f"let reruns reuse the programs: {_CACHE}; {_SCAN}"
 
 
 def _is_shorter(old: str, new: str) -> bool:

@@ -4,6 +4,7 @@ from trackside.findings.loader_facts import LoaderFacts
 from trackside.text import count
 
 _OFFLINE = "prepare more of the data before training"
+_READ_AHEAD = "set prefetch_batches=2 in the TrainerConfig, which reads it ahead on a thread"
 
 
 def faster_batches(loader: LoaderFacts | None) -> str:
@@ -26,25 +27,44 @@ def faster_batches(loader: LoaderFacts | None) -> str:
             f"{loader.kind} prefetches and still falls behind, so a longer queue will not help: make batches in "
             f"several worker processes, or {_OFFLINE}"
         )
+    return _faster_own(loader)
+
+
+def _faster_own(loader: LoaderFacts) -> str:
+    """For a loader that the user wrote."""
     name = "the generator" if loader.kind == "generator" else loader.kind
+    if loader.read_ahead:
+        return (
+            f"{name} takes longer for a batch than the device for a step, although {loader.read_ahead} are read ahead: "
+            f"make batches in several worker processes, or {_OFFLINE}"
+        )
+    if loader.read_ahead == 0:
+        return (
+            f"{name} makes each batch while the device waits: {_READ_AHEAD}; if that is not enough, make batches in "
+            f"worker processes, or {_OFFLINE}"
+        )
     return (
         f"{name} makes each batch while the device waits: make batches in worker processes or in a background thread, "
         f"or {_OFFLINE}"
     )
 
 
+def _or_offline(loader: LoaderFacts) -> str:
+    """What else helps a loader that makes no batches ahead."""
+    return f", or {_READ_AHEAD}, or {_OFFLINE}" if loader.read_ahead == 0 else f", or {_OFFLINE}"
+
+
 def _faster_torch(loader: LoaderFacts) -> str:
     if not loader.num_workers:
-        return f"give the DataLoader workers, such as num_workers=4 (it has none), or {_OFFLINE}"
+        return f"give the DataLoader workers, such as num_workers=4 (it has none){_or_offline(loader)}"
     return f"give the DataLoader more workers (num_workers={loader.num_workers} now), or {_OFFLINE}"
 
 
 def _faster_grain(loader: LoaderFacts) -> str:
     if loader.kind == "grain DataLoader":
-        now = f"{loader.num_workers} now" if loader.num_workers else "it has none"
-        return (
-            f"give the DataLoader {'more ' if loader.num_workers else ''}workers (worker_count; {now}), or {_OFFLINE}"
-        )
+        if not loader.num_workers:
+            return f"give the DataLoader workers (worker_count; it has none){_or_offline(loader)}"
+        return f"give the DataLoader more workers (worker_count; {loader.num_workers} now), or {_OFFLINE}"
     if loader.num_workers:
         return f"use more worker processes in mp_prefetch ({loader.num_workers} now), or {_OFFLINE}"
     if loader.kind == "grain MapDataset":

@@ -31,6 +31,8 @@ class LoaderFacts:
     """Whether its workers live on from epoch to epoch."""
     is_on_device: bool = False
     """Whether its batches are arrays of the device already."""
+    read_ahead: int | None = None
+    """How many batches the trainer reads ahead of it on a thread; None where nobody but the loader could do that."""
 
     @property
     def text(self) -> str:
@@ -57,6 +59,8 @@ class LoaderFacts:
             yield f"prefetch {self.prefetch}"
         if self.is_on_device:
             yield "on the device"
+        if self.read_ahead:
+            yield f"{self.read_ahead} read ahead"
 
     @property
     def is_in_memory(self) -> bool:

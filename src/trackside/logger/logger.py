@@ -28,7 +28,7 @@ LOGGER = logging.getLogger(__name__)
 OWN_MODES = frozenset({"time", "memory", "profile"})
 """Modes of rows about the run itself, which users' functions never see."""
 
-MAX_HELD_ROWS = 16
+MAX_HELD_ROWS = 32
 MAX_HELD_S = 0.02
 """How long the row of a completed step may wait to be written together with others."""
 
@@ -44,7 +44,7 @@ class _OpenEpoch(NamedTuple):
 class _HeldRow(NamedTuple):
     """A row of a completed step that is not written yet."""
 
-    read: Callable[[], Mapping[str, float]]
+    read: Callable[[], dict[str, float]]
     step: int
     completed_s: float
 
@@ -298,7 +298,7 @@ class Logger:
         self.log_row(to_host_metrics(metrics), step)
         return reset_metrics(metrics)
 
-    def log_row(self, host_metrics: Mapping[str, float], step: int, now_s: float | None = None) -> None:
+    def log_row(self, host_metrics: Mapping[str, float], step: int) -> None:
         """Log numbers that are on the host already, with `epoch` and `step_time`.
 
         `step_time` is in seconds per training step since the last row of training. Epochs of validation and test, what
@@ -308,7 +308,6 @@ class Logger:
         Args:
             host_metrics: The numbers by name.
             step: The current step.
-            now_s: When the step was over, on the logger's clock, if that was before this call.
         """
         if not self.run_log.is_open:
             self.run_log.open()
@@ -316,14 +315,13 @@ class Logger:
         mode = self.mode
         row = {**host_metrics, "epoch": self.epoch}
         if mode == "train" or mode == "default":
-            now = self._now() if now_s is None else now_s
-            seconds = self._interval.lap(step, now)
+            seconds = self._interval.lap(step, self._now())
             if seconds is not None:
                 row["step_time"] = seconds
         self._log(self._postprocess(row, step, mode), step, mode)
 
     def log_rows(self, rows: Iterable[tuple[dict[str, float], int, int, float]]) -> None:
-        """Log the rows of several steps at once, as `log_row` does one.
+        """Log the rows of several training steps at once, as `log_row` does one.
 
         Args:
             rows: The numbers by name, the step and the epoch of each, and when it was over on the logger's clock.
@@ -344,7 +342,7 @@ class Logger:
             self.step = written[-1][1]
         self.run_log.write_metrics_rows(written, mode)
 
-    def hold_row(self, read: Callable[[], Mapping[str, float]], step: int, completed_s: float) -> None:
+    def hold_row(self, read: Callable[[], dict[str, float]], step: int, completed_s: float) -> None:
         """Log the row of a completed step now, or in a moment together with others.
 
         Several at once cost a third of what they cost one by one between two steps, when each finds the caches cold.
@@ -365,8 +363,7 @@ class Logger:
             return
         before = self._ledger.switch(LOGGING)
         held, self._held = self._held, []
-        for row in held:
-            self.log_row(row.read(), row.step, row.completed_s)
+        self.log_rows((row.read(), row.step, self.epoch, row.completed_s) for row in held)
         self._ledger.switch(before)
 
     def exclude_time(self, seconds: float) -> None:

@@ -232,6 +232,10 @@ class RunLog:
             mode: What they were measured in, such as `train` or `val`.
         """
         self._events.write_metrics(values, step, epoch, mode)
+        self._pass_on(values, step, epoch, mode)
+
+    def _pass_on(self, values: dict[str, float], step: int, epoch: int, mode: str) -> None:
+        """Give a row of metrics, which is in the event file, to the tools and to whom it concerns."""
         if self.tools:
             self.tools.log_metrics(values, step, epoch, mode)
         if mode == "train_epoch" or self._subscribers:  # the facts need no others, and steps are many
@@ -248,11 +252,10 @@ class RunLog:
             rows: The numbers by name, the step and the epoch of each.
             mode: As for `write_metrics`.
         """
+        self._events.write_metrics_rows(rows, mode)
         if self.tools or self._subscribers or mode == "train_epoch":
             for values, step, epoch in rows:
-                self.write_metrics(values, step, epoch, mode)
-        else:
-            self._events.write_metrics_rows(rows, mode)
+                self._pass_on(values, step, epoch, mode)
 
     def _report_if_deleted(self) -> None:
         if self._events.is_deleted and not self._is_reported_deleted:

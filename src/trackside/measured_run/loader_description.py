@@ -7,12 +7,13 @@ import inspect
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 
 from trackside.errors import DataError
-from trackside.findings.loader_facts import LoaderFacts
+from trackside.findings.loader_facts import TRAIN, LoaderFacts
 from trackside.measured_run.batch_size import batch_size, loader_length
 from trackside.profiling.timers.timed_loader import TimedIterator, TimedLoader
 
@@ -28,11 +29,12 @@ _THREADS = ("num_threads", "n_threads")
 _PREFETCH = ("prefetch", "prefetch_factor", "prefetch_size", "num_prefetch", "prefetch_batches", "prefetch_buffer_size")
 
 
-def describe_loaders(loaders: Mapping[str, Any]) -> dict[str, LoaderFacts]:
+def describe_loaders(loaders: Mapping[str, Any], num_read_ahead: int | None = None) -> dict[str, LoaderFacts]:
     """The loaders of a training by their use; of a dict of loaders, each as `val/<name>`.
 
     Args:
         loaders: Loaders, dicts of them, or None, by their use.
+        num_read_ahead: How many batches of the loader to train on are read ahead; None where that is not possible.
     """
     described: dict[str, LoaderFacts] = {}
     for name, loader in loaders.items():
@@ -40,6 +42,8 @@ def describe_loaders(loaders: Mapping[str, Any]) -> dict[str, LoaderFacts]:
             described |= describe_loaders({f"{name}/{key}": one for key, one in loader.items()})
         elif loader is not None:
             described[name] = describe_loader(loader)
+    if TRAIN in described:
+        described[TRAIN] = replace(described[TRAIN], read_ahead=num_read_ahead)
     return described
 
 

@@ -33,17 +33,18 @@ class CallEnds:
     """Finds out when each call of a loop completed.
 
     Args:
-        max_inflight: How many calls may be under way.
+        max_inflight: How many calls may be under way; see the attribute.
         clock: Where times come from.
         watch: Who sees calls complete that the loop does not wait for; a thread of its own if left out.
 
     Attributes:
+        max_inflight: How many calls may be under way. If it gets smaller, no call may be.
         next_watch_s: From then on, the next call that the loop did not have to wait for is worth watching.
     """
 
     def __init__(self, max_inflight: int = 2, clock: Clock = SYSTEM_CLOCK, watch: CompletionWatch | None = None):
         self.next_watch_s = 0.0
-        self._max_inflight = max_inflight
+        self.max_inflight = max_inflight
         self._now = clock.now
         self._watch = CompletionWatch(clock) if watch is None else watch
         self._waiter = Waiter(clock)
@@ -83,6 +84,22 @@ class CallEnds:
         else:
             np.asarray(call.report)  # the fastest way to wait: JAX keeps the copy for the next reader
             call.awaited_s = self._now()
+
+    def wait_for_first(self, calls: Sequence[CallRecord], number: int) -> None:
+        """Wait for the first of several calls, of which none has completed: for the last of them, in fact."""
+        last = calls[number - 1]
+        self.wait_for(last)
+        if number > 1:
+            self._spread([calls[index] for index in range(number)], last.awaited_s)
+
+    def _spread(self, calls: list[CallRecord], ended_s: float) -> None:
+        """Note when calls completed that nobody looked at one by one, if the device went from one to the next."""
+        first = max((index for index, call in enumerate(calls) if call.was_idle), default=0)
+        began_s = max(calls[first].dispatched_s, self._last_s)
+        each_s = max(ended_s - began_s, 0.0) / (len(calls) - first)
+        for index, call in enumerate(calls[first:-1], start=1):
+            if call.seen_s == _NEVER:
+                call.seen_s, call.uncertainty_s = began_s + index * each_s, each_s
 
     def wait_for_all(self, calls: Iterable[CallRecord]) -> None:
         """Wait for calls, one after the other."""
@@ -129,7 +146,7 @@ class CallEnds:
     def _estimate(self, call: CallRecord, begin_s: float, later: Sequence[CallRecord]) -> tuple[float, float]:
         """When a call completed that nobody saw, and how far from the truth that may be."""
         earliest_s, latest_s = begin_s, call.found_s
-        room = self._max_inflight
+        room = self.max_inflight
         for following in later:
             room -= 1
             if following.was_idle or not room:  # found complete then, or there was no room before

@@ -44,6 +44,10 @@ MIN_FREE_BYTES = 64 << 20
 """No capture is started with less free space than this."""
 MAX_GIVE_WAY_S = 10.0
 """How long another profile waits at most for a capture that gives way."""
+_NO_PEAK = (
+    "peak memory by scope: the program lacks the order of its allocations, as one from a compile cache does; "
+    "with compile_cache=None of the TrainerConfig it is compiled"
+)
 MAX_JSON_EVENTS = 1_000_000
 """The most that JAX puts into a `trace.json.gz`; it silently drops the rest."""
 
@@ -234,6 +238,9 @@ class Capture:
             flops=None if context.traced_step is None else count_flops(context.traced_step),
             peak_memory=None if module is None or context.memory is None else peak_memory(module.proto),
         )
+        peak = result.report.peak_memory
+        if module is not None and context.memory is not None and (peak is None or peak.missing):
+            result.report.missing.append(_NO_PEAK)
         result.utilisation, result.utilisation_range = _utilisation(result.report, context)
         if context.memory is not None:
             self._write_memory(context.memory)

@@ -107,6 +107,8 @@ class _ThreadPhases(threading.local):
         """Who hears when the thread begins and ends to compile."""
         self.traced: tuple[str, float] | None = None
         """Function and seconds of the last trace, until something is lowered: a trace may lead to nothing."""
+        self.labels: dict[str, str] = {}
+        """What to call the next compile of a function."""
         self.lowered: dict[str, tuple[float, float]] = {}
         """Seconds of trace and lowering by function: with `lower()` and `compile()` others may come in between."""
 
@@ -157,6 +159,34 @@ class CompileCounter:
             yield
         finally:
             books.remove(book)
+
+    def hand_over(self, function: str) -> tuple[float, float]:
+        """Give away what this thread has spent on a function that another thread is to compile.
+
+        Args:
+            function: Its name.
+
+        Returns:
+            Seconds of tracing and lowering, for `take_over`.
+        """
+        return self._phases.lowered.pop(function, (0.0, 0.0))
+
+    def take_over(self, function: str, spent: tuple[float, float], label: str) -> None:
+        """Take what another thread has spent on a function that this one is about to compile.
+
+        Args:
+            function: Its name.
+            spent: What `hand_over` gave.
+            label: What to call the compile, unless a thread adopts it.
+        """
+        self._phases.lowered[function] = spent
+        self._phases.labels[function] = label
+
+    def adopt(self, event: CompileEvent) -> None:
+        """Let a compile of another thread count as one that this thread has just made, since it waited for it."""
+        with self._lock:
+            self.num_events += 1
+            event.num_events, event.thread_id = self.num_events, threading.get_ident()
 
     # The listeners must never raise: an error here would fail the user's own call.
 
@@ -229,6 +259,7 @@ class CompileCounter:
                 thread_name=thread.name,
                 timestamp=self._timestamp(),
                 num_events=self.num_events + 1,  # its own end is counted next
+                label=self._phases.labels.pop(phase.function, ""),
             )
             self._events.append(event)
 
@@ -262,7 +293,8 @@ def _cache_result(phase: _Phase) -> CacheResult:
     if phase.hit_cache:
         return "hit"
     # JAX reports a request to the cache even if none is set up.
-    return "miss" if phase.asked_cache and jax_internals.config_value("jax_compilation_cache_dir") else "off"
+    has_cache = jax_internals.keeps_programs() or bool(jax_internals.config_value("jax_compilation_cache_dir"))
+    return "miss" if phase.asked_cache and has_cache else "off"
 
 
 _counter: CompileCounter | None = None

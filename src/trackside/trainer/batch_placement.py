@@ -46,6 +46,8 @@ class BatchPlacement:
         """Brings a batch into the form in which the compiled call takes it fastest."""
         self.place_train = self._place_own_train_part if self._processes.are_several else self.place
         """The same for a training step."""
+        self.send_ahead = self._choose_way_ahead()
+        """The same for a training step to come, by another thread; None where batches are placed by their call."""
 
     def _choose_way(self) -> Callable[[Any], Any]:
         if self._processes.are_several:
@@ -53,6 +55,18 @@ class BatchPlacement:
         if jax.default_backend() == "cpu":
             return _as_it_is
         return lambda batch: jax.device_put(batch, self.shardings)
+
+    def _choose_way_ahead(self) -> Callable[[Any], Any] | None:
+        if self._processes.are_several or jax.default_backend() == "cpu":
+            return None
+        return self._send_if_possible
+
+    def _send_if_possible(self, batch: Any) -> Any:
+        """The batch on its way to the device; as it is if it cannot be split, which its step says when it is made."""
+        try:
+            return jax.device_put(batch, self.shardings)
+        except (ValueError, TypeError):
+            return batch
 
     def _place_own_part(self, batch: Any) -> Any:
         """The global batch of which this process has its part, as large as those of the other processes."""

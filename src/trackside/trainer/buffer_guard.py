@@ -23,7 +23,7 @@ class BufferGuard:
     """
 
     def __init__(self, loader: Any, num_in_flight: int):
-        self.trusted = isinstance(loader, list | tuple)
+        self.trusted = is_trusted(loader)
         self.copies = False
         # The batches are held beside their addresses: memory that is free may be given out again for a good reason.
         self._recent: deque[tuple[frozenset[int], Any]] = deque(maxlen=num_in_flight)
@@ -38,6 +38,10 @@ class BufferGuard:
         shown that this does not happen, no call may be under way meanwhile.
         """
         return not self.trusted and not self.copies and self._num_seen <= self._num_in_flight
+
+    def copy_all(self) -> None:
+        """Copy every batch from here on that the loader may write into."""
+        self.copies = not self.trusted
 
     def protect(self, batch: Any) -> Any:
         """The batch, or a copy of it if the loader may write into it."""
@@ -65,5 +69,45 @@ class BufferGuard:
         self._recent.append((addresses, batch))
 
 
+class AheadGuard(BufferGuard):
+    """The same for batches that are read ahead, of which each has to outlast those that are read after it.
+
+    Nothing can wait for a call here, so the first batches are copied until the loader has shown that it leaves them
+    alone. A loader may also give up its arrays on the device with the next batch, as a jitted function does with what
+    it donates.
+
+    Args:
+        loader: The loader.
+        num_in_use: How many batches may be waiting or in use while the loader makes the next.
+    """
+
+    def __init__(self, loader: Any, num_in_use: int):
+        super().__init__(loader, num_in_use)
+
+    def protect(self, batch: Any) -> Any:
+        """The batch, or a copy of it that nobody writes to."""
+        if self.trusted:
+            return batch
+        is_unknown = self.on_probation
+        self.copies = self.copies or self._has_given_up_last()
+        self._num_seen += 1
+        if not self.copies:
+            self._look_at(batch)
+        return jax.tree.map(_copied_anywhere, batch) if is_unknown or self.copies else batch
+
+    def _has_given_up_last(self) -> bool:
+        last = self._recent[-1][1] if self._recent else ()
+        return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(last))
+
+
+def is_trusted(loader: Any) -> bool:
+    """Whether a loader runs no code between batches, so that it cannot write into them."""
+    return isinstance(loader, list | tuple)
+
+
 def _copied(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _copied_anywhere(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray | jax.Array) else leaf

@@ -11,8 +11,10 @@ so a process may die at any moment. A step that is deleted loses its name first.
 they are read: Orbax restores them silently, so every file is checked against the manifest.
 """
 
+import concurrent.futures.thread  # noqa: F401 - its own hook has to be registered before `_finish_saves`
 import contextlib
 import errno
+import functools
 import json
 import logging
 import os
@@ -32,9 +34,6 @@ from trackside.jax_internals import run_before_threads_end
 from trackside.logger.console import root_handlers_kept
 from trackside.processes import JAX_PROCESSES, Processes
 
-with root_handlers_kept():  # importing Orbax logs, and logging through absl sets up the root logger
-    from orbax.checkpoint import v1 as ocp
-
 LOGGER = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
@@ -45,6 +44,14 @@ _orbax = threading.Lock()
 """Held while Orbax works: it numbers its operations per process, and mixes up those of two trainings in two threads."""
 
 _stores: "weakref.WeakSet[CheckpointStore]" = weakref.WeakSet()
+
+
+@functools.cache
+def _orbax_api() -> Any:
+    """Orbax, imported when something is first saved or read: it takes longer than all of trackside."""
+    with root_handlers_kept():  # importing Orbax logs, and logging through absl sets up the root logger
+        from orbax.checkpoint import v1 as ocp
+    return ocp
 
 
 def _finish_saves() -> None:
@@ -251,7 +258,7 @@ class CheckpointStore:
         folder = self.root / str(step)
         try:
             with _orbax:
-                loaded = ocp.load_checkpointables(str(folder), wanted) if wanted else {}
+                loaded = _orbax_api().load_checkpointables(str(folder), wanted) if wanted else {}
         except OSError as error:
             raise CheckpointError(f"checkpoint {folder}: it cannot be read ({error})") from error
         return {name: loaded.get(name, tree) for name, tree in abstract.items()}
@@ -259,7 +266,7 @@ class CheckpointStore:
     def shapes(self, step: int, name: str) -> Any:
         """The shapes of a saved tree."""
         with _orbax:
-            metadata = ocp.checkpointables_metadata(str(self.root / str(step))).metadata
+            metadata = _orbax_api().checkpointables_metadata(str(self.root / str(step))).metadata
         return metadata.get(name) if isinstance(metadata, dict) else None
 
     def _manifest(self, step: int) -> dict[str, Any]:
@@ -296,7 +303,7 @@ def _start_writing(folder: pathlib.Path, trees: dict[str, Any]) -> Callable[[], 
     """
     _orbax.acquire()
     try:
-        response = ocp.save_checkpointables_async(str(folder), trees)
+        response = _orbax_api().save_checkpointables_async(str(folder), trees)
     except BaseException:
         _orbax.release()
         raise

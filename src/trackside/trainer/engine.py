@@ -22,7 +22,7 @@ from trackside.processes import JAX_PROCESSES, Processes
 from trackside.trace.flops import count_flops, has_primitive
 from trackside.trainer.batch import zeros_for_shape
 from trackside.trainer.batch_placement import BatchPlacement
-from trackside.trainer.fused_steps import run_planned_steps
+from trackside.trainer.fused_steps import evaluate_batches, run_planned_steps
 from trackside.trainer.models import ModelAdapter
 from trackside.trainer.sharding import batch_axes, optimizer_specs, replicated, to_shardings, use_mesh_in_trace
 from trackside.trainer.step_functions import EvalStep, TrainStep
@@ -126,19 +126,24 @@ class Engine:
         outline = self._outlines.get(layout)
         if outline is None:
             return None
-        table, forms = count_flops(outline), jax.tree.map(_plain_form, jax.tree.leaves(carry))
-        return StepCost(
-            flops=sum(row.flops for row in table.rows),
-            other_flops=sum(row.other_flops for row in table.rows),
-            num_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry)),
-            has_convolutions=has_primitive(outline, _CONVOLUTION),
-            keeps_form=[_plain_form(leaf) for leaf in outline.out_avals] == forms,
-        )
+        forms = jax.tree.map(_plain_form, jax.tree.leaves(carry))
+        return _cost_of(outline, carry, [_plain_form(leaf) for leaf in outline.out_avals] == forms)
 
     def eval_layout(self, carry: Carry, batch: Any) -> MetricLayout:
         """The metrics of the evaluation step."""
         recorder = MetricRecorder(("mean_nopostfix",), only_default=True)
-        return self._discover(self.eval_step, carry, batch, recorder)[0]
+        layout, outline = self._discover(self.eval_step, carry, batch, recorder)
+        self._eval_outlines[layout] = outline
+        return layout
+
+    @functools.cached_property
+    def _eval_outlines(self) -> dict[MetricLayout, Any]:
+        return {}
+
+    def eval_cost(self, layout: MetricLayout, carry: Carry) -> StepCost | None:
+        """What the evaluation step does; see `step_cost`."""
+        outline = self._eval_outlines.get(layout)
+        return None if outline is None else _cost_of(outline, carry._replace(opt_state=None), keeps_form=True)
 
     def _discover(self, step: Callable, carry: Carry, batch: Any, recorder: MetricRecorder) -> tuple[MetricLayout, Any]:
         """Trace a step function without running it. In debug mode it is run: the user's code may look at values.
@@ -261,6 +266,23 @@ class Engine:
         shardings = (replicated(self.mesh), self._batch_shardings(is_split))
         return self._jit_on_pruned(eval_call, shardings, replicated(self.mesh))
 
+    def compile_fused_eval(self, layout: MetricLayout) -> Callable:
+        """`call(carry, vector, num_batches, batches) -> vector`, for stacked batches on one device.
+
+        Args:
+            layout: The metrics.
+        """
+
+        def eval_call(carry: Carry, vector: jax.Array, num_batches: jax.Array, batches: Any) -> Any:
+            def evaluate(vector: jax.Array, batch: Any) -> Any:
+                return self.eval_step(self.view(carry), batch, Metrics(layout, vector)).vector
+
+            with use_mesh_in_trace(self.mesh):
+                return evaluate_batches(evaluate, vector, num_batches, batches)
+
+        shardings = (replicated(self.mesh), replicated(self.mesh), self.placement.stacked_shardings)
+        return self._jit_on_pruned(eval_call, shardings, replicated(self.mesh))
+
     def compile_predict(self, predict: Callable, is_split: bool) -> Callable:
         """`call(carry, batch) -> outputs`. Of several processes, each holds the outputs for its own examples.
 
@@ -300,6 +322,17 @@ class Engine:
         """
         trace = getattr(self._train_calls.get(layout), "trace", None)
         return None if trace is None else trace(*jax.tree.map(_form, (carry, vector)), batch_form)
+
+
+def _cost_of(outline: Any, carry: Carry, keeps_form: bool) -> StepCost:
+    table = count_flops(outline)
+    return StepCost(
+        flops=sum(row.flops for row in table.rows),
+        other_flops=sum(row.other_flops for row in table.rows),
+        num_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry)),
+        has_convolutions=has_primitive(outline, _CONVOLUTION),
+        keeps_form=keeps_form,
+    )
 
 
 def _plain_form(leaf: Any) -> tuple[tuple[int, ...], Any]:

@@ -5,9 +5,11 @@ only its part, it is an error. Metrics are sums and counts over the global batch
 twice.
 """
 
+import contextlib
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -15,9 +17,12 @@ import numpy as np
 from trackside.errors import DataError
 from trackside.measured_run.batch_size import batch_size
 from trackside.metrics import MetricLayout, Metrics
-from trackside.trainer.buffer_guard import BufferGuard
+from trackside.schedule import NEVER
+from trackside.trainer.buffer_guard import AheadGuard, BufferGuard
 from trackside.trainer.engine import Engine
+from trackside.trainer.fused_evaluation import FusedEvaluation, choose_batches_per_call
 from trackside.trainer.loaders import open_loader
+from trackside.trainer.read_ahead import NOT_AHEAD, STOP_TIMEOUT_S, AheadPlan, ReadAhead
 from trackside.trainer.train_state import Carry
 
 
@@ -28,6 +33,9 @@ class Evaluator:
         engine: What to run it on.
         max_inflight_steps: How many calls may be under way.
         watch: Watches the compiles of a function under a name; None leaves them alone.
+        batches_per_call: How many batches a call may evaluate, as `TrainerConfig.steps_per_call` says it.
+        ahead: How many batches to read ahead.
+        now: What the clock shows.
     """
 
     def __init__(
@@ -35,11 +43,18 @@ class Evaluator:
         engine: Engine,
         max_inflight_steps: int,
         watch: Callable[[Callable, str], Callable] | None = None,
+        batches_per_call: int | Literal["auto"] = 1,
+        ahead: AheadPlan = NOT_AHEAD,
+        now: Callable[[], float] = time.perf_counter,
     ):
         self._engine = engine
         self._max_inflight_steps = max_inflight_steps
         self._watch = watch
+        self._batches_per_call: int | Literal["auto"] = batches_per_call
+        self._ahead = ahead
+        self._now = now
         self._calls: dict[Any, Callable] = {}
+        self._fused: dict[MetricLayout, FusedEvaluation | None] = {}
         self.num_batches = 0
         """Batches evaluated so far, as a sign of life."""
 
@@ -62,15 +77,66 @@ class Evaluator:
         """
         carry = carry._replace(opt_state=None)
         vector = self._engine.fresh_vector(layout)
+        with self._opened(loader, name) as opened:
+            batches = self._checked(tracked(opened), name)
+            fused = self._fused_for(layout, carry)
+            if fused is not None:
+                return self._evaluate_fused(fused, carry, vector, layout, batches)
 
-        def build(is_split: bool) -> Callable:
-            return self._engine.compile_eval(layout, is_split)
+            def build(is_split: bool) -> Callable:
+                return self._engine.compile_eval(layout, is_split)
 
-        in_flight: deque[tuple[Any, Any]] = deque()
-        for batch, call in self._calls_for(tracked, loader, ("eval", layout), build, in_flight, name):
-            vector = call(carry, vector, batch)
-            in_flight.append((vector, batch))
+            in_flight: deque[tuple[Any, Any]] = deque()
+            for batch, call in self._calls_for(batches, loader, ("eval", layout), build, in_flight):
+                vector = call(carry, vector, batch)
+                in_flight.append((vector, batch))
+            return Metrics(layout, jax.block_until_ready(vector))
+
+    def _evaluate_fused(
+        self, fused: FusedEvaluation, carry: Carry, vector: Any, layout: MetricLayout, batches: Iterable
+    ) -> Metrics:
+        in_flight: deque[Any] = deque()
+        for call in fused.calls(batches):
+            if len(in_flight) >= self._max_inflight_steps:
+                jax.block_until_ready(in_flight.popleft())
+            vector = call(carry, vector)
+            in_flight.append(vector)
         return Metrics(layout, jax.block_until_ready(vector))
+
+    def _fused_for(self, layout: MetricLayout, carry: Carry) -> FusedEvaluation | None:
+        """Who evaluates several batches in a call; None where they are evaluated one by one."""
+        if layout not in self._fused:
+            chosen = choose_batches_per_call(self._engine, layout, carry, self._batches_per_call)
+            self._fused[layout] = (
+                None
+                if chosen.program == "plain"
+                else FusedEvaluation(
+                    chosen,
+                    lambda: self._engine.compile_fused_eval(layout),
+                    lambda: self._engine.compile_eval(layout, is_split=True),
+                    self._watch if self._watch is not None else lambda call, name: call,
+                    self._now,
+                )
+            )
+        return self._fused[layout]
+
+    @contextlib.contextmanager
+    def _opened(self, loader: Iterable, name: str) -> Iterator[Iterator]:
+        """The batches of a loader, read ahead if that is wanted and can help."""
+        iterator = open_loader(loader, name)
+        if not self._reads_ahead(loader):
+            yield iterator
+            return
+        num_in_use = self._ahead.num_batches + self._max_inflight_steps
+        ahead = ReadAhead(iterator, None, AheadGuard(loader, num_in_use), self._ahead)
+        ahead.allow(NEVER)
+        try:
+            yield ahead
+        finally:
+            ahead.stop(STOP_TIMEOUT_S)
+
+    def _reads_ahead(self, loader: Iterable) -> bool:
+        return self._ahead.num_batches > 0 and not isinstance(loader, list | tuple)
 
     def predict(self, carry: Carry, loader: Iterable, predict_step: Callable) -> Any:
         """The model's outputs for all examples of this process's loader, as numpy arrays.
@@ -84,14 +150,15 @@ class Evaluator:
             return self._engine.compile_predict(predict_step, is_split)
 
         in_flight: deque[tuple[Any, Any]] = deque()
-        key = ("predict", predict_step)
-        for batch, call in self._calls_for(iter, loader, key, build, in_flight, "data_loader"):
-            output = call(carry, batch)
-            in_flight.append((output, batch))
-            outputs.append(output)
-            if len(outputs) > self._max_inflight_steps:  # free the device of what is done
-                done = len(outputs) - 1 - self._max_inflight_steps
-                outputs[done] = jax.tree.map(_own_rows, outputs[done])
+        with self._opened(loader, "data_loader") as opened:
+            batches = self._checked(opened, "data_loader")
+            for batch, call in self._calls_for(batches, loader, ("predict", predict_step), build, in_flight):
+                output = call(carry, batch)
+                in_flight.append((output, batch))
+                outputs.append(output)
+                if len(outputs) > self._max_inflight_steps:  # free the device of what is done
+                    done = len(outputs) - 1 - self._max_inflight_steps
+                    outputs[done] = jax.tree.map(_own_rows, outputs[done])
         return jax.tree.map(_joined, *outputs)
 
     def _watched(self, call: Callable, what: str, is_split: bool) -> Callable:
@@ -99,27 +166,37 @@ class Evaluator:
         name = f"{what}_step" if is_split else f"{what}_step on a batch that cannot be split"
         return call if self._watch is None else self._watch(call, name)
 
-    def _calls_for(
-        self,
-        tracked: Callable[[Iterable], Iterable],
-        loader: Iterable,
-        key: tuple,
-        build: Callable[[bool], Callable],
-        in_flight: deque[tuple[Any, Any]],
-        name: str,
-    ) -> Iterable[tuple[Any, Callable]]:
-        """Each batch with the compiled call for its size, once there is room among the calls in flight."""
-        guard = BufferGuard(loader, self._max_inflight_steps)
+    def _checked(self, batches: Iterable, name: str) -> Iterator[Any]:
+        """The batches, of which the first is looked at and all are counted."""
         placement, processes = self._engine.placement, self._engine.processes
         num_batches = num_examples = 0
-        is_shared = processes.are_several
-        for batch in tracked(open_loader(loader, name)):
-            batch = guard.protect(batch)
+        for batch in batches:
             if num_batches == 0:
                 placement.check_structure(batch)
             num_batches += 1
             self.num_batches += 1
-            num_examples += batch_size(batch) if is_shared else 0
+            num_examples += batch_size(batch) if processes.are_several else 0
+            yield batch
+        processes.check_same(
+            {f"{name}, examples to evaluate": num_examples},
+            "give every process the same number of batches, with the same number of examples",
+        )
+        if num_batches == 0:
+            raise DataError(f"{name}: gave no batch to evaluate; an iterator can be read only once")
+
+    def _calls_for(
+        self,
+        batches: Iterable,
+        loader: Iterable,
+        key: tuple,
+        build: Callable[[bool], Callable],
+        in_flight: deque[tuple[Any, Any]],
+    ) -> Iterable[tuple[Any, Callable]]:
+        """Each batch with the compiled call for its size, once there is room among the calls in flight."""
+        guard = BufferGuard(() if self._reads_ahead(loader) else loader, self._max_inflight_steps)
+        placement, is_shared = self._engine.placement, self._engine.processes.are_several
+        for batch in batches:
+            batch = guard.protect(batch)
             is_split = is_shared or placement.is_divisible(batch)
             if (*key, is_split) not in self._calls:
                 self._calls[(*key, is_split)] = self._watched(build(is_split), key[0], is_split)
@@ -129,12 +206,6 @@ class Evaluator:
             if guard.on_probation:
                 jax.block_until_ready([result for result, _ in in_flight])
                 in_flight.clear()
-        processes.check_same(
-            {f"{name}, examples to evaluate": num_examples},
-            "give every process the same number of batches, with the same number of examples",
-        )
-        if num_batches == 0:
-            raise DataError(f"{name}: gave no batch to evaluate; an iterator can be read only once")
 
 
 def _joined(*parts: Any) -> np.ndarray:

@@ -1,6 +1,6 @@
 """What the loop gives to the compiled call: one batch for one step, or several batches for as many.
 
-No batch is fetched that is not trained on before the next boundary, so that a loader's position there is that of the
+No batch is taken that is not trained on before the next boundary, so that a loader's position there is that of the
 last step. What comes up while several are fetched waits until they are trained on: the loader's end, an error in it,
 or a batch of another form, which begins the next call. A request to stop ends the fetching. A loader that looks at the
 training to make a batch is asked for the next one when the step before is made.
@@ -214,7 +214,7 @@ class FusedFeed:
         return self._data.fetch(self._batches, self._thread)
 
     def _must_not_fetch(self) -> bool:
-        return bool(self._stop.status) or self._data.follows_training
+        return bool(self._stop.status) or (self._data.follows_training and not self._is_shared)
 
     def _add_next(self, stack: BatchStack | BatchList) -> bool:
         """Add the loader's next batch, if it fits."""
@@ -227,7 +227,7 @@ class FusedFeed:
         except Exception as error:
             self._failure = error
             return False
-        if self._data.follows_training:
+        if self._data.follows_training and not self._data.is_read_ahead:  # who reads ahead has said so
             self._warn_of_late_look()
         leaves, structure = jax.tree_util.tree_flatten(batch)
         if not stack.form.fits(leaves, structure):

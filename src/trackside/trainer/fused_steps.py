@@ -1,4 +1,4 @@
-"""Several training steps in one call of a compiled program.
+"""Several training steps, or evaluations, in one call of a compiled program.
 
 The program is a loop over stacked batches that runs as many steps as its plan says, so one program serves any number of
 steps up to its capacity, and nothing compiles for a remainder. Every step has the same instructions whatever the number
@@ -89,6 +89,27 @@ def run_planned_steps(
     return carry, vector, reports
 
 
+def evaluate_batches(
+    evaluate: Callable[[Any, Any], Any], vector: jax.Array, num_batches: jax.Array, batches: Any
+) -> jax.Array:
+    """Evaluate the first of the stacked batches.
+
+    Args:
+        evaluate: `evaluate(vector, batch) -> vector`.
+        vector: The metrics so far.
+        num_batches: How many of the batches are there.
+        batches: A batch whose leaves have one more dimension in front.
+    """
+
+    def evaluate_next(loop: tuple) -> tuple:
+        index, vector = loop
+        with jax.named_scope("batch"):
+            batch = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), batches)
+        return index + 1, evaluate(vector, batch)
+
+    return jax.lax.while_loop(lambda loop: loop[0] < num_batches, evaluate_next, (jnp.int32(0), vector))[1]
+
+
 def num_steps_made(report: np.ndarray) -> int:
     """How many steps a call made, from the metrics after each: fewer than planned where one was not finite."""
     return int(np.count_nonzero(report[:, 1] != NOT_MADE))
@@ -98,3 +119,9 @@ def first_not_finite(report: np.ndarray) -> int | None:
     """Which step of a call was not finite, counted from 0; None if all were."""
     found = np.flatnonzero(report[:, 0] & NOT_FINITE)
     return int(found[0]) if found.size else None
+
+
+def names_operations() -> bool:
+    """Whether JAX is to name the operation that was not finite first, which it cannot do inside a loop."""
+    # Names that JAX adds at run time.
+    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # pyright: ignore[reportAttributeAccessIssue]

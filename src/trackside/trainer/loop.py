@@ -11,9 +11,9 @@ What happens, in order:
         on_training_epoch_end, the epoch's row, validation if one is due, on_settled
     on_training_end
 
-The loop runs from boundary to boundary. In between it only feeds the device: it waits for the call before the last
-`max_inflight_steps`, which bounds what is queued, and learns from that call's report whether the step was finite. Log
-rows are written when their step is retired in this way, so a log row never waits for the device; rows of very short
+The loop runs from boundary to boundary. In between it only feeds the device: it waits where too many calls are in
+flight (`inflight_window.py`), which bounds what is queued, and learns from a call's report whether the step was finite.
+Log rows are written when their step is retired in this way, so a log row never waits for the device; rows of very short
 steps are written a few at a time.
 """
 
@@ -31,9 +31,13 @@ from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import CompileCounter, compile_counter
 from trackside.profiling.ledger import DATA_WAIT, DEVICE_WAIT, LOGGING
 from trackside.schedule import NEVER, At, Every, next_boundary
+from trackside.trainer.batch import num_bytes_of
+from trackside.trainer.buffer_guard import BufferGuard, is_trusted
+from trackside.trainer.compile_ahead import CompileAhead
 from trackside.trainer.completed_calls import CompletedCalls
 from trackside.trainer.engine import Engine
 from trackside.trainer.feed import FusedFeed, PlainFeed
+from trackside.trainer.inflight_window import InflightWindow
 from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.progress import Progress
 from trackside.trainer.step_functions import SKIPPED
@@ -58,6 +62,7 @@ class TrainLoop:
             lower being better.
         logger: Gets the rows.
         instruments: What watches the loop.
+        compiling: The program of the first call, where that is being compiled already.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class TrainLoop:
         validate: Callable[[], tuple[dict[str, float], float]],
         logger: Logger,
         instruments: Instruments,
+        compiling: CompileAhead | None = None,
     ):
         self.results: dict[str, dict[str, float]] = {}
         """The metrics of each validation."""
@@ -92,8 +98,15 @@ class TrainLoop:
         self._sentinel = instruments.sentinel
         self._clock = instruments.clock
         self._window: deque[CallRecord] = deque()
+        self._inflight = InflightWindow(
+            plan.max_inflight_steps,
+            plan.can_widen,
+            num_bytes_of(engine.placement.exmp_batch),
+            is_copied=not is_trusted(plan.loader),
+        )
         self._compiles: CompileCounter = compile_counter()
         self._is_first_call = True
+        self._compiling = compiling
         self._validated_step = -1
         self._log_plan = Every(plan.log_every_n_steps, "log_every_n_steps")
         self._completed = CompletedCalls(progress, self._log_plan, callbacks.on_step, logger, instruments)
@@ -101,7 +114,7 @@ class TrainLoop:
         self._boundaries = [self._val_plan, At(plan.goal.last_step), callbacks]
         progress.cursor.place_in_epochs(plan.goal.steps_per_epoch)
         progress.totals.use_layout(plan.layout)
-        progress.data.connect(plan.loader, plan.goal.is_stream, plan.max_inflight_steps)
+        progress.data.connect(plan.loader, plan.goal, self._inflight.limit, self._inflight.most, plan.ahead)
         instruments.measurements.begin(plan.layout, self._fresh_vector)
 
     def _build_feed(
@@ -215,7 +228,10 @@ class TrainLoop:
         marks_calls = self._measurements.capture_state == "tracing"
         feed.open(marks_calls)
         take, place, guard, retire = feed.take, feed.place, feed.guard, self._completed.retire
-        ends, calls, max_inflight = self._ends, self._ledger.calls, self._plan.max_inflight_steps
+        ends, calls, inflight = self._ends, self._ledger.calls, self._inflight
+        inflight.break_off()
+        if inflight.is_wide:
+            guard.copy_all()
         count_samples = self._meter.count_samples
         next_log_step = self._log_plan.next_boundary(cursor.step)
         while cursor.step < boundary and (not stop.status or (feed.holds_batch and stop.status != "nan")):
@@ -232,10 +248,10 @@ class TrainLoop:
             batch = place(batch)
             placed_s = now()
             was_blocked = False
-            if len(window) >= max_inflight:
+            if len(window) >= inflight.limit:
                 was_blocked = not window[0].report.is_ready()
                 if was_blocked:
-                    ends.wait_for(window[0])
+                    ends.wait_for_first(window, inflight.num_awaited)
             carry, vector, num_steps = progress.carry, self._vector, feed.num_steps
             call = self._marked_call if marks_calls else feed.call
             num_compiles, ready_s = self._compiles.num_events, now()
@@ -276,11 +292,20 @@ class TrainLoop:
                 ends.watch(record)
             if len(calls) >= MAX_UNACCOUNTED_CALLS:
                 self._ledger.account()
-            if len(window) > max_inflight:  # completed: heard while the device is busy with the next
+            if len(window) > inflight.limit:  # completed: heard while the device is busy with the next
                 retire(window.popleft(), window)
             if guard.on_probation:
                 self._retire_all()
+            if was_blocked and inflight.adapt(cursor.step, ready_s):
+                self._change_window(guard)
         return True
+
+    def _change_window(self, guard: BufferGuard) -> None:
+        """From now on, more or fewer calls may be under way."""
+        if self._inflight.is_wide:
+            guard.copy_all()
+        self._retire_all()  # what is known of a call depends on how many could follow it; batches may not be copies
+        self._ends.max_inflight = self._inflight.limit
 
     def _account_end_of_pass(self, started_s: float) -> None:
         """The loader took its time to say that it has no more batches."""
@@ -313,6 +338,9 @@ class TrainLoop:
         self._placement.agree_on_size(batch)
         self._meter.learn_batch(batch)
         self._measurements.learn_batch(batch)
+        if self._compiling is not None:
+            self._compiling.around(self._feed, batch)
+            self._compiling = None
 
     # --- between two steps --------------------------------------------------------------------------------------------
 
@@ -430,6 +458,7 @@ class TrainLoop:
 
     def close(self) -> None:
         """Keep what can be kept when an error ends the loop: rows whose steps have completed are logged."""
+        self._progress.data.rest()
         try:
             self._retire_all()
         except Exception:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.measured_run.interrupts import Interrupts, StopRequest
@@ -11,6 +12,7 @@ from trackside.metrics import MetricLayout
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.trainer.goal import Goal
 from trackside.trainer.measurements import TrainMeasurements
+from trackside.trainer.read_ahead import NOT_AHEAD, AheadPlan
 from trackside.trainer.steps_per_call import PLAIN, StepsPerCall
 
 
@@ -22,8 +24,12 @@ class LoopPlan:
     loader: Iterable
     layout: MetricLayout
     """The metrics of the step."""
-    max_inflight_steps: int = 2
+    max_inflight_steps: int | Literal["auto"] = "auto"
+    can_widen: bool = False
+    """Whether more than two calls may be under way where steps are short, if nobody says how many."""
     steps_per_call: StepsPerCall = PLAIN
+    ahead: AheadPlan = NOT_AHEAD
+    """How many batches are read ahead."""
     log_every_n_steps: int = -1
     check_val_every_n_steps: int = -1
     check_val_every_n_epoch: int = -1

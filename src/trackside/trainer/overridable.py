@@ -24,6 +24,7 @@ from trackside.trainer.batch_placement import BatchPlacement
 from trackside.trainer.engine import Engine
 from trackside.trainer.evaluation import Evaluator
 from trackside.trainer.gradients import LossEvaluator
+from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.init_state import init_carry
 from trackside.trainer.lr_schedules import build_schedule
 from trackside.trainer.measurements import TrainMeasurements
@@ -33,6 +34,7 @@ from trackside.trainer.optimizer import OptimizerConfig, build_optimizer
 from trackside.trainer.parameter_groups import freeze
 from trackside.trainer.precision import PrecisionConfig, to_precision
 from trackside.trainer.progress import Progress
+from trackside.trainer.read_ahead import AheadPlan
 from trackside.trainer.sharding import build_mesh
 from trackside.trainer.step_functions import EvalStep, TrainStep, build_eval_step, build_train_step
 from trackside.trainer.trainer_config import TrainerConfig
@@ -248,7 +250,9 @@ class Overridable:
             self.train_step = jax.jit(self.train_step, donate_argnums=(0,) if config.donate_train_state else ())
             self.eval_step = jax.jit(self.eval_step)
         watch = None if config.debug else self.sentinel.watch
-        self.evaluator = Evaluator(engine, config.max_inflight_steps, watch)
+        window = smallest_window(config.max_inflight_steps)
+        ahead = AheadPlan(config.prefetch_batches, config.prefetch_max_bytes)
+        self.evaluator = Evaluator(engine, window, watch, config.steps_per_call, ahead, self.clock.now)
         self.measurements = TrainMeasurements(engine, self.progress, self.logger)
         """What is known of the steps, in addition to their metrics."""
         self._train_metric_shapes: MetricLayout | None = None

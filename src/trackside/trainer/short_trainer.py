@@ -19,7 +19,6 @@ from trackside.logger import FileLoggerConfig, LoggerConfig
 from trackside.logger.run_log import without_opening_runs
 from trackside.measured_run.run_folder import holds_run
 from trackside.processes import JAX_PROCESSES
-from trackside.runs import open_run
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.batch_limit import BatchLimit
 from trackside.trainer.learning_rate_curve import LearningRateTest
@@ -61,6 +60,8 @@ class Trainer:
         predict_fn: `predict_fn(model, batch, rng)`, what `predict` gives for a batch; the model's output by default. It
             is given the model's `state` as well if it takes that.
         steps_per_call: How many steps a call of the compiled program makes, instead of what the config says.
+        prefetch_batches: How many batches of the training loader a thread reads ahead, as in
+            `TrainerConfig.prefetch_batches`.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Trainer:
         inputs: Callable[[Any], Any] | None = None,
         predict_fn: Callable[..., Any] | None = None,
         steps_per_call: int | Literal["auto"] | None = None,
+        prefetch_batches: int | None = None,
     ):
         _check_arguments(model, loss_fn, optimizer)
         self._model = FunctionModel(*model) if _are_functions(model) else model
@@ -84,7 +86,11 @@ class Trainer:
         self._optimizer = optimizer.gradient_transformation() if isinstance(optimizer, optax.MultiSteps) else optimizer
         self._run = None if run is None else Path(run)
         self._config = _with_arguments(
-            config if config is not None else TrainerConfig(), precision, remat, steps_per_call
+            config if config is not None else TrainerConfig(),
+            precision=to_precision(precision),
+            remat=remat,
+            steps_per_call=steps_per_call,
+            prefetch_batches=prefetch_batches,
         )
         self._parallel = parallel if parallel is not None else ParallelConfig()
         self._inputs = inputs
@@ -288,19 +294,22 @@ class Trainer:
         return replace(config, logger=logger, callbacks=list(callbacks), resume=resume)
 
 
-def _with_arguments(config: TrainerConfig, precision: Any, remat: Any, steps_per_call: Any) -> TrainerConfig:
+def _with_arguments(config: TrainerConfig, **arguments: Any) -> TrainerConfig:
     """The config with what is given as arguments as well."""
-    given = {"precision": to_precision(precision), "remat": remat, "steps_per_call": steps_per_call}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in arguments.items() if value is not None}
     for name, value in given.items():
-        if getattr(config, name) not in (None, "auto", value):
+        if getattr(config, name) not in (None, "auto", 0, value):
             raise ConfigError(f"{name}: got {value!r}, and {getattr(config, name)!r} in config; say it once")
     return replace(config, **given) if given else config
 
 
 def _is_unfinished(run: Path) -> bool:
     """Whether a folder holds a run that did not reach its goal."""
-    return holds_run(run) and open_run(run).status not in ("success", "running")
+    if not holds_run(run):
+        return False
+    from trackside.runs import open_run  # which brings much that a first training does not need
+
+    return open_run(run).status not in ("success", "running")
 
 
 def _check_arguments(model: Any, loss_fn: Any, optimizer: Any) -> None:

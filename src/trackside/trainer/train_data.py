@@ -1,18 +1,21 @@
 """Where the batches of a training come from: a loader that is opened, put to a position, and read to its end.
 
 No batch is used ahead of its step, and the position that is saved is that of the last step: where a look ahead was
-needed to see whether an epoch is over, the position from before it is saved.
+needed to see whether an epoch is over, the position from before it is saved. Where batches are read ahead
+(`read_ahead.py`), each comes with its position.
 """
 
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from threading import get_ident
 from typing import Any
 
 from trackside.errors import DataError
-from trackside.trainer.buffer_guard import BufferGuard
+from trackside.trainer.buffer_guard import AheadGuard, BufferGuard
 from trackside.trainer.cursor import Cursor
+from trackside.trainer.goal import Goal
 from trackside.trainer.loaders import (
     decode_position,
     get_position,
@@ -22,6 +25,7 @@ from trackside.trainer.loaders import (
     set_epoch,
     set_position,
 )
+from trackside.trainer.read_ahead import NOT_AHEAD, STOP_TIMEOUT_S, AheadPlan, ReadAhead
 
 LOGGER = logging.getLogger(__name__)
 
@@ -32,10 +36,12 @@ class TrainData:
     """The loader of a training, and where it is. Outlives a call of the training, which may continue later."""
 
     def __init__(self) -> None:
+        self._ahead: ReadAhead | None = None
         self.forget()
 
     def forget(self) -> None:
         """Begin with a loader from its start."""
+        self._let_go()
         self.batches: Iterator = iter(())
         """The batches to come."""
         self.guard = BufferGuard((), 1)
@@ -45,9 +51,12 @@ class TrainData:
         self._fetching_thread: int | None = None
         self._loader: Any = None
         self._iterator: Any = None
+        self._goal: Goal | None = None
         self._is_stream = False
+        self._plan = NOT_AHEAD
+        self._was_finished = False
         self._num_passes = 0  # of a stream, those that were begun
-        self._num_in_flight = 1
+        self._num_in_flight = self._most_in_flight = 1
         self._opened_at_step = -1
         self._is_exhausted = False
         self._looked_ahead: tuple[int, Any] | None = None  # after which step, and the position before that
@@ -62,7 +71,7 @@ class TrainData:
         if self._looked_ahead is not None and self._looked_ahead[0] == step:
             return self._looked_ahead[1]
         is_of_loader = not has_position(self._iterator)
-        position = get_position(self._loader if is_of_loader else self._iterator)
+        position = get_position(self._positioned) if self._ahead is None else self._ahead.position()
         if position is None:
             return None
         of = {"of": "loader"} if is_of_loader else {}
@@ -71,6 +80,11 @@ class TrainData:
         )
         return {**position, **of, **passes}
 
+    @property
+    def _positioned(self) -> Any:
+        """Who has the position."""
+        return self._iterator if has_position(self._iterator) else self._loader
+
     def restore(self, saved: Any) -> None:
         """Put the loader, once it is there, to a saved position, or skip the batches that were trained on."""
         self.forget()
@@ -78,17 +92,33 @@ class TrainData:
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    def connect(self, loader: Iterable, is_stream: bool, num_in_flight: int) -> None:
+    def connect(self, loader: Iterable, goal: Goal, num_in_flight: int, most_in_flight: int, plan: AheadPlan) -> None:
         """Say which loader the training reads.
 
         Args:
             loader: The loader. One that was read before continues where it is.
-            is_stream: Whether an epoch is a number of steps of it, and not one pass.
+            goal: How far the training goes.
             num_in_flight: How many calls may be under way while the loader makes the next batch.
+            most_in_flight: How many may be later, when all batches are copied that the loader could write into.
+            plan: How many batches to read ahead.
         """
         if loader is not self._loader:
+            self._let_go()
             self._iterator, self.follows_training = None, False
-        self._loader, self._is_stream, self._num_in_flight = loader, is_stream, num_in_flight
+        self._loader, self._plan = loader, plan
+        self._num_in_flight, self._most_in_flight = num_in_flight, most_in_flight
+        self._goal, self._is_stream = goal, goal.is_stream
+
+    def rest(self) -> None:
+        """Read no more until the training continues. What was read ahead is kept for that."""
+        if self._ahead is not None:
+            self._ahead.stop(STOP_TIMEOUT_S)
+
+    def _let_go(self) -> None:
+        """Read no more from a loader that is done with."""
+        if self._ahead is not None:
+            self._ahead.stop(STOP_TIMEOUT_S)
+            self._ahead = None
 
     def open_epoch(self, cursor: Cursor, is_new: bool) -> None:
         """Have batches for an epoch that begins, or that continues."""
@@ -97,6 +127,7 @@ class TrainData:
             self._resume(cursor, is_new)
         elif self._iterator is None or (is_new and not self._is_stream):
             self._open(cursor)
+        self._begin_to_read(cursor)
 
     def start_again(self, cursor: Cursor) -> bool:
         """Start the loader again when it has run out.
@@ -113,10 +144,20 @@ class TrainData:
         if not self._is_stream:
             return False
         self._open(cursor)
+        self._begin_to_read(cursor)
         return True
+
+    def _begin_to_read(self, cursor: Cursor) -> None:
+        """Read ahead, up to where the training or the pass is to end: what a loader does then, it does in time."""
+        if self._ahead is not None and not self._is_exhausted:
+            assert self._goal is not None
+            end = self._goal.last_step if self._is_stream else self._goal.epoch_end(cursor)
+            self._ahead.allow(end - cursor.step)
 
     def _open(self, cursor: Cursor) -> None:
         """Begin the next pass."""
+        if self._ahead is not None:
+            self._hand_back(self._ahead)
         self._num_passes += 1
         self._tell_epoch(cursor)
         self._open_iterator(cursor)
@@ -126,13 +167,42 @@ class TrainData:
         set_epoch(self._loader, max((self._num_passes if self._is_stream else cursor.epoch) - 1, 0))
 
     def _open_iterator(self, cursor: Cursor) -> None:
-        held = self.batches if self._looked_ahead is not None and not self._is_exhausted else None
         before = self._iterator
         self._iterator = open_loader(self._loader, "train_loader")
+        is_same = self._iterator is before and not self._is_exhausted
         # A batch that was looked at belongs to an iterator that has no end of its own and is read on.
-        self.batches = held if held is not None and self._iterator is before else self._iterator
-        self.guard = BufferGuard(self._loader, self._num_in_flight)
-        self._opened_at_step, self._is_exhausted, self._looked_ahead = cursor.step, False, None
+        is_held = is_same and self._looked_ahead is not None
+        if self._plan.num_batches:
+            self._open_ahead(is_same)
+        elif not is_held:
+            self._let_go()
+            self.batches = self._iterator
+        self._looked_ahead = self._looked_ahead if is_held else None
+        self.guard = BufferGuard(() if self._ahead is not None else self._loader, self._num_in_flight)
+        self._opened_at_step, self._is_exhausted, self._was_finished = cursor.step, False, False
+
+    def _open_ahead(self, is_same: bool) -> None:
+        """Have somebody who reads ahead.
+
+        Args:
+            is_same: Whether the iterator was read before, so that what was read ahead of it comes first.
+        """
+        if self._ahead is None or not is_same or not self._ahead.has_unread:
+            source = self._positioned
+            get = partial(get_position, source) if has_position(source) else None
+            guard = AheadGuard(self._loader, self._most_in_flight + self._plan.num_batches)
+            self._ahead = ReadAhead(self._iterator, get, guard, self._plan, self.follows_training)
+        self.batches = self._ahead
+
+    def _hand_back(self, ahead: ReadAhead) -> None:
+        """Put the loader of a pass that was left early to where the training has left it, if it can be put there."""
+        ahead.stop()
+        is_live = self._iterator is self._loader or not has_position(self._iterator)
+        if self._is_exhausted or self._was_finished or not is_live or not ahead.has_unread:
+            return
+        if has_position(self._positioned):
+            set_position(self._positioned, decode_position(ahead.position()))
+            ahead.drop_unread()
 
     def fetch(self, batches: Iterator, thread: int) -> Any:
         """The next batch, while `note_look` is listened to.
@@ -149,8 +219,14 @@ class TrainData:
 
     def note_look(self) -> None:
         """Somebody looks at the training's state or step, which may be the loader."""
-        if self._fetching_thread is not None and self._fetching_thread == get_ident():
+        is_fetching = self._fetching_thread is not None and self._fetching_thread == get_ident()
+        if is_fetching or (self._ahead is not None and self._ahead.note_look(get_ident())):
             self.follows_training = True
+
+    @property
+    def is_read_ahead(self) -> bool:
+        """Whether batches are made before they are asked for, as far as the loader lets them be."""
+        return self._ahead is not None
 
     def note_end(self) -> None:
         """The loader has said that the pass is over, which an iterator need not say twice."""
@@ -169,16 +245,20 @@ class TrainData:
         Args:
             step: The step that was made last. All steps have to be complete: the loader may overwrite their batches.
         """
-        if not self._is_exhausted and (self._looked_ahead is None or self._looked_ahead[0] != step):
+        if self._ahead is not None and not self._is_exhausted:
+            if self._ahead.is_over():
+                self.note_end()
+        elif not self._is_exhausted and (self._looked_ahead is None or self._looked_ahead[0] != step):
             before = self.position(step)
             batch = next(self.batches, _END)
             self._is_exhausted = batch is _END
             self._looked_ahead = step, (self.position(-1) if self._is_exhausted else before)
-            self.batches = iter(()) if self._is_exhausted else chain((batch,), self.batches)
+            self.batches = iter(()) if self._is_exhausted else chain((batch,), self._iterator)
         return self._is_exhausted
 
     def finish_pass(self, step: int) -> None:
         """Read a loader with a length to its end, so that what it does after its last batch happens."""
+        self._was_finished = True
         if self._is_stream or self.is_over(step) or self._has_warned:
             return
         self._has_warned = True
@@ -224,10 +304,12 @@ class TrainData:
             self._read_earlier_epochs(cursor)
         self._open(cursor)
         num_skipped = cursor.step if self._is_stream else 0 if is_new else cursor.step - cursor.epoch_start_step
-        for _ in range(num_skipped):
-            if next(self.batches, _END) is _END:
-                self._open(cursor)
-                next(self.batches, None)
+        num_left = num_skipped - self._pass_over(num_skipped)
+        while num_left > 0:
+            self._open(cursor)
+            if not (num_read := self._pass_over(num_left)):
+                break  # there are none to train on either, which is an error of its own
+            num_left -= num_read
         if cursor.step and not is_repeatable(self._loader):
             LOGGER.warning(
                 "train_loader (%s) has no position that can be restored: %s skipped. The training continues exactly "
@@ -241,10 +323,17 @@ class TrainData:
         """Read an iterator, which cannot be started again, up to the epoch that begins or continues."""
         epoch, num_left = 1, cursor.epoch_start_step
         self._open(Cursor(epoch=epoch))
-        while num_left > 0 and epoch < cursor.epoch:
-            if next(self.batches, _END) is not _END:
-                num_left -= 1
-            else:
-                epoch += 1
-                self._open(Cursor(epoch=epoch))
+        while epoch < cursor.epoch:
+            num_left -= self._pass_over(num_left)
+            if num_left <= 0:
+                break
+            epoch += 1
+            self._open(Cursor(epoch=epoch))
         self.is_over(cursor.epoch_start_step)  # what it does after its last batch belongs to the epoch before
+
+    def _pass_over(self, number: int) -> int:
+        """Read past batches, and give how many there were: fewer at the loader's end, which is then known."""
+        ahead = self._ahead
+        num_read = sum(1 for _ in islice(self.batches, number)) if ahead is None else ahead.skip(number)
+        self._is_exhausted = self._is_exhausted or num_read < number
+        return num_read

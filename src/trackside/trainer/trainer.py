@@ -44,7 +44,9 @@ from trackside.trainer.batch import DataloaderModule, slice_batch
 from trackside.trainer.batch_limit import BatchLimit, find_largest_batch
 from trackside.trainer.checkpoint_store import CheckpointStore
 from trackside.trainer.checkpoints import Checkpoints, find_checkpoints
+from trackside.trainer.compile_cache import CompileCache, cache_for
 from trackside.trainer.goal import Goal
+from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
 from trackside.trainer.loaders import decode_position, positions_of, restore_loaders
@@ -134,12 +136,17 @@ class TrainerModule(Overridable):
         """Ends the current training when it is asked."""
         self.checkpoint_callback: ModelCheckpoint | None = None
         """Who keeps the checkpoints of the current or the last training."""
+        self.compile_cache: CompileCache | None = None
+        """Where compiled programs are kept."""
         self._pruned_state: Any = None
         self._evaluation_params: Callable[[Any], Any] | None = None
         self.init_logger(self.trainer_config.logger)
         self.run_configs = self.build_run_configs()
+        log = self.run_log
+        self.compile_cache = cache_for(self.trainer_config.compile_cache, log.path, lambda: log.is_attached)
         try:
-            self._build(mesh)
+            with contextlib.nullcontext() if self.compile_cache is None else self.compile_cache.in_use():
+                self._build(mesh)
         except BaseException:
             self.logger.finalize("error")
             raise
@@ -311,7 +318,9 @@ class TrainerModule(Overridable):
             max_size: The largest size to try; None for no bound.
             max_compiles: How often to compile at most.
         """
-        inflight = self.trainer_config.max_inflight_steps
+        inflight = smallest_window(self.trainer_config.max_inflight_steps)
+        if self.engine.placement.send_ahead is not None:  # those that are read ahead are on the device, too
+            inflight += self.trainer_config.prefetch_batches
         return find_largest_batch(
             self.engine, self.progress.carry, self.exmp_batch, inflight, limit_bytes, max_size, max_compiles
         )
@@ -394,7 +403,7 @@ class TrainerModule(Overridable):
             num_epochs = 1
         before = self.callbacks
         self._begin_ledger()
-        with accounting(self.ledger):
+        with accounting(self.ledger, self.compile_cache):
             with self.ledger.spend(SETUP):
                 added = bind_callbacks(callbacks, self, self.dataset)
             self.callbacks = CallbackList([*before, *added], self.ledger)
@@ -442,7 +451,8 @@ class TrainerModule(Overridable):
         length = count(num_epochs, "epoch") if num_epochs is not None else count(num_train_steps or 0, "step")
         per_epoch = f" of {count(steps_per_epoch, 'step')}" if num_epochs is not None and steps_per_epoch else ""
         LOGGER.info("Training for %s%s, from step %d.", length, per_epoch, self.global_step)
-        for name, loader in describe_loaders({"train": train_loader, "val": val_loader, "test": test_loader}).items():
+        loaders = {"train": train_loader, "val": val_loader, "test": test_loader}
+        for name, loader in describe_loaders(loaders, self.trainer_config.prefetch_batches).items():
             LOGGER.info("%s data: %s", name, loader.text)
         LOGGER.info("%s parameters, mesh %s", f"{self.get_num_params():,}", dict(self.mesh.shape))
 

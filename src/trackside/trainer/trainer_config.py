@@ -1,5 +1,6 @@
 """The trainer's config."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,6 +13,7 @@ from trackside.metrics import check_log_modes
 from trackside.trainer.models.remat import check_policy
 from trackside.trainer.parameter_groups import check_patterns
 from trackside.trainer.precision import PrecisionConfig, to_precision
+from trackside.trainer.read_ahead import DEFAULT_MAX_BYTES, check_ahead
 
 
 @dataclass
@@ -69,11 +71,19 @@ class TrainerConfig(ConfigDict):
     """How often the training step or the evaluation step may compile again; -1 for any number of times."""
     on_too_many_recompiles: Literal["warn", "error"] = "warn"
     """What happens after more: a warning in the log, or an error that ends the training."""
+    compile_cache: str | None = "run"
+    """Where compiled programs are kept, so that they need not be compiled again: `run` for the run's folder, a path for
+    one that several runs share, None for nowhere. A compilation cache that you have set up in JAX is used instead."""
     watchdog_timeout_s: float = -1
     """Seconds without progress after which the process dumps its stacks and exits with 78; -1 for never."""
-    max_inflight_steps: int = 2
-    """How many steps the host may be ahead of the device; more hides longer pauses and holds more batches."""
-
+    max_inflight_steps: int | Literal["auto"] = "auto"
+    """How many calls the host may be ahead of the device; more hides longer pauses and holds more batches. `auto`: 2,
+    and up to 32 where steps are short and run on one device."""
+    prefetch_batches: int = 0
+    """How many batches a thread reads ahead, so that they are made while the device computes, in training and in
+    evaluation; 0 reads each when its step is due."""
+    prefetch_max_bytes: int = DEFAULT_MAX_BYTES
+    """How many bytes such batches may take together; one is read ahead however large it is."""
     steps_per_call: int | Literal["auto"] = "auto"
     """How many steps a call of the compiled program makes: `auto` fuses short ones where that is safe."""
     precision: PrecisionConfig | str | None = None
@@ -91,13 +101,24 @@ class TrainerConfig(ConfigDict):
         check_patterns("remat", self.remat)
         check_policy(self.remat_policy)
         self.silence_findings = list(checked_ids(self.silence_findings, "silence_findings"))
+        if isinstance(self.compile_cache, os.PathLike):
+            self.compile_cache = os.fspath(self.compile_cache)
+        if self.compile_cache is not None and not (isinstance(self.compile_cache, str) and self.compile_cache):
+            raise ConfigError(
+                f"compile_cache: expected 'run', the path of a folder, or None; got {self.compile_cache!r}"
+            )
         if self.resume not in ("never", "auto", "must"):
             raise ConfigError(f"resume: expected 'never', 'auto' or 'must', got {self.resume!r}")
-        for name in ("gradient_accumulate_steps", "max_inflight_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected a positive number, got {getattr(self, name)}")
-        if self.steps_per_call != "auto" and (not isinstance(self.steps_per_call, int) or self.steps_per_call < 1):
-            raise ConfigError(f"steps_per_call: expected a positive number, or 'auto'; got {self.steps_per_call!r}")
+        if self.gradient_accumulate_steps < 1:
+            raise ConfigError(
+                f"gradient_accumulate_steps: expected a positive number, got {self.gradient_accumulate_steps}"
+            )
+        for name in ("max_inflight_steps", "steps_per_call"):
+            value = getattr(self, name)
+            if value != "auto" and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name}: expected a positive number, or 'auto'; got {value!r}")
+        check_ahead("prefetch_batches", self.prefetch_batches, 0, "set it to 0 to read no batch ahead")
+        check_ahead("prefetch_max_bytes", self.prefetch_max_bytes, 1, f"{DEFAULT_MAX_BYTES:_} is 1 GiB")
         for name in ("check_val_every_n_epoch", "check_val_every_n_steps"):
             if getattr(self, name) == 0 or getattr(self, name) < -1:
                 raise ConfigError(f"{name}: expected a positive number, or -1 for never; got {getattr(self, name)}")

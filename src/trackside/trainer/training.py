@@ -25,13 +25,17 @@ from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import NEVER
 from trackside.trainer.batch import DataloaderModule, num_bytes_of
+from trackside.trainer.compile_ahead import CompileAhead, batch_form, may_compile_ahead
+from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.goal import Goal
+from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.logged_evaluation import Loaders
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.lost_process import leave_alone, means_lost_process, report_lost_process
 from trackside.trainer.monitor_check import check_monitors, epoch_metric_names
-from trackside.trainer.overridable import OwnHooks
+from trackside.trainer.overridable import Overridable, OwnHooks
+from trackside.trainer.read_ahead import AheadPlan
 from trackside.trainer.steps_per_call import StepsPerCall, choose_steps_per_call
 from trackside.trainer.watchdog import Watchdog
 
@@ -72,7 +76,7 @@ class Training:
 
     def run(self) -> Results:
         """Train, and give the metrics that `train_model` returns."""
-        with accounting(self._trainer.ledger):
+        with accounting(self._trainer.ledger, self._trainer.compile_cache):
             return self._run()
 
     def _run(self) -> Results:
@@ -121,7 +125,8 @@ class Training:
         """Write what the loaders are, and which findings are not wanted."""
         log, silenced = self._trainer.run_log, self._trainer.trainer_config.silence_findings
         loaders = {"train": self._train_loader, "val": self._val_loader, "test": self._test_loader}
-        described = {name: loader.to_dict() for name, loader in describe_loaders(loaders).items()}
+        num_ahead = self._trainer.trainer_config.prefetch_batches
+        described = {name: loader.to_dict() for name, loader in describe_loaders(loaders, num_ahead).items()}
         log.write_environment({"loaders": described})
         if silenced or log.facts().silenced:  # also those that an earlier leg did not want
             log.write("silence", findings=list(silenced))
@@ -237,7 +242,7 @@ class Training:
 
     def _build_instruments(self, stop: StopRequest, interrupts: Interrupts) -> Instruments:
         trainer = self._trainer
-        measurements, max_inflight = trainer.measurements, trainer.trainer_config.max_inflight_steps
+        measurements, max_inflight = trainer.measurements, smallest_window(trainer.trainer_config.max_inflight_steps)
         time = trainer.progress.time
         trainer.meter = StepMeter(trainer.ledger, trainer.logger, measurements, time, max_inflight, trainer.clock)
         return Instruments(
@@ -260,17 +265,43 @@ class Training:
         trainer, config, validates = self._trainer, self._trainer.trainer_config, self._val_loader is not None
         layout = trainer.init_train_metrics().layout
         hooks = CallbackList([OwnHooks(trainer), *trainer.callbacks], trainer.ledger)
+        steps_per_call = self._choose_steps_per_call(layout, hooks)
+        # Several steps take their batches stacked, which is done on the host.
+        send = trainer.engine.placement.send_ahead if steps_per_call.program == "plain" else None
         plan = trainer.loop_plan = LoopPlan(
             self._goal,
             self._train_loader,
             layout,
             config.max_inflight_steps,
-            self._choose_steps_per_call(layout, hooks),
+            trainer.engine.mesh.size == 1 and not any(callback.acts_on_steps for callback in hooks.on_step),
+            steps_per_call,
+            AheadPlan(config.prefetch_batches, config.prefetch_max_bytes, send),
             log_every_n_steps=trainer.logger.config.log_every_n_steps if trainer.logs_rows else -1,
             check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
             check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,
         )
-        return TrainLoop(trainer.engine, trainer.progress, plan, hooks, self._validate, trainer.logger, instruments)
+        compiling = self._compile_ahead(plan)
+        validate, logger = self._validate, trainer.logger
+        return TrainLoop(trainer.engine, trainer.progress, plan, hooks, validate, logger, instruments, compiling)
+
+    def _compile_ahead(self, plan: LoopPlan) -> CompileAhead | None:
+        """Begin to compile the training step, if what it is compiled for is known already."""
+        trainer = self._trainer
+        if (
+            trainer.trainer_config.debug
+            or trainer.processes.are_several
+            or plan.steps_per_call.program != "plain"
+            or self._goal.is_reached(trainer.progress.cursor)
+            or not may_compile_ahead(trainer.callbacks, trainer, Overridable)
+        ):
+            return None
+        engine, carry = trainer.engine, trainer.progress.carry
+        args = (carry, engine.fresh_vector(plan.layout), batch_form(trainer.exmp_batch))
+        try:
+            return CompileAhead(engine.train_call(plan.layout), args, trainer.ledger, trainer.compile_cache)
+        except Exception:  # the first call fails too, and its batch is the one to be named then
+            LOGGER.debug("the training step could not be traced ahead of its first call", exc_info=True)
+            return None
 
     def _choose_steps_per_call(self, layout: MetricLayout, hooks: CallbackList) -> StepsPerCall:
         trainer, engine, progress = self._trainer, self._trainer.engine, self._trainer.progress
@@ -288,7 +319,7 @@ class Training:
             num_bytes_of(engine.placement.exmp_batch),
             engine.mesh.size,
             jax.default_backend() == "cpu",
-            _names_operations() or any(callback.acts_on_steps for callback in hooks.on_step),
+            names_operations() or any(callback.acts_on_steps for callback in hooks.on_step),
         )
         progress.step_program = chosen.program
         is_slow_in_a_loop = cost is not None and cost.has_convolutions and jax.default_backend() == "cpu"
@@ -355,9 +386,3 @@ class Training:
             end.close(status, trainer.global_step, loop.bad_step)
         finally:
             trainer.ledger_totals, trainer.findings = end.totals, end.findings
-
-
-def _names_operations() -> bool:
-    """Whether JAX is to name the operation that was not finite first, which it cannot do inside a loop."""
-    # Names that JAX adds at run time.
-    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # pyright: ignore[reportAttributeAccessIssue]

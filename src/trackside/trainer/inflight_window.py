@@ -1,0 +1,89 @@
+"""How many calls the loop may have under way, and for how many it waits when there are as many.
+
+To be woken up for each step of a hundred microseconds takes as long as the step. So where steps are short, more of them
+may be under way, and the loop waits for half of them at once. What is queued takes a few milliseconds and some
+megabytes at the most.
+"""
+
+from typing import Literal
+
+AUTO_INFLIGHT = 2
+"""How many calls are under way where nobody says how many, and steps are not short."""
+MAX_INFLIGHT = 32
+WINDOW_S = 5e-3
+"""How long the calls under way shall take together, where there are more."""
+WINDOW_BYTES = 64 << 20
+"""How large their batches may be together."""
+COPIED_BYTES = 64 << 10
+"""How large a batch may be to be copied at every step, which a loader that may reuse its memory calls for."""
+_MIN_STEPS = 16
+"""Over how many steps their pace is taken."""
+
+
+class InflightWindow:
+    """How many calls may be under way.
+
+    Args:
+        wanted: What the user wants.
+        can_widen: Whether more than `AUTO_INFLIGHT` may be under way if steps are short. Several CPU devices of one
+            process block each other then, and whoever acts on single steps would hear of them too late.
+        batch_bytes: The size of a batch.
+        is_copied: Whether batches have to be copied if more are under way.
+
+    Attributes:
+        limit: How many calls may be under way now.
+        num_awaited: How many of them the loop waits for when there are as many.
+    """
+
+    def __init__(self, wanted: int | Literal["auto"], can_widen: bool, batch_bytes: int, is_copied: bool):
+        self.limit = self._least = smallest_window(wanted)
+        self.num_awaited = 1
+        self._most = self.limit
+        if wanted == "auto" and can_widen and not (is_copied and batch_bytes > COPIED_BYTES):
+            self._most = max(self.limit, min(MAX_INFLIGHT, WINDOW_BYTES // max(batch_bytes, 1)))
+        self._since: tuple[int, float] | None = None
+
+    @property
+    def most(self) -> int:
+        """How many calls may ever be under way."""
+        return self._most
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether more calls are under way than where steps are not short."""
+        return self.limit > self._least
+
+    def break_off(self) -> None:
+        """The time since the last wait is not that of steps alone."""
+        self._since = None
+
+    def adapt(self, step: int, now_s: float) -> bool:
+        """Choose how many calls may be under way, by the pace of the last steps.
+
+        Args:
+            step: The last step that was called.
+            now_s: What the clock shows, after the loop has waited.
+
+        Returns:
+            Whether the limit is another one now.
+        """
+        if self._most == self._least:
+            return False
+        if self._since is None:
+            self._since = step, now_s
+            return False
+        since_step, since_s = self._since
+        if step - since_step < _MIN_STEPS:
+            return False
+        self._since = step, now_s
+        fitting = WINDOW_S * (step - since_step) / max(now_s - since_s, 1e-9)
+        limit = max(self._least, min(self._most, int(fitting)))
+        if self.limit // 2 < limit < 2 * self.limit:  # not for each small change of pace
+            return False
+        self.limit, self.num_awaited = limit, max(1, limit // 2)
+        return True
+
+
+def smallest_window(wanted: int | Literal["auto"]) -> int:
+    """How many calls may be under way at any rate."""
+    return AUTO_INFLIGHT if wanted == "auto" else wanted

@@ -1,0 +1,107 @@
+"""The training step is compiled while the evaluation is prepared, and nobody can tell except by the clock."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
+from trackside.callbacks import Callback, CallbackConfig
+from trackside.logger import LoggerConfig
+from trackside.profiling.ledger import COMPILE
+from trackside.trainer.compile_ahead import EXAMPLE_NAME, THREAD_NAME
+
+
+class NeverAhead(MSETrainer):
+    """A hook of the user's could change what is traced, so nothing is compiled ahead."""
+
+    def on_training_start(self) -> None:
+        self.calls.append("start")
+
+
+class Listener(Callback):
+    """A callback of the user's that acts before the first step."""
+
+    def on_training_start(self) -> None:
+        pass
+
+
+def train(trainer: Any, **changed: Any) -> Any:
+    trainer.train_model(**{"train_loader": make_loader(3), "val_loader": make_loader(2), "num_epochs": 2, **changed})
+    return trainer
+
+
+def compiles(run: Path) -> list[dict[str, Any]]:
+    return [row for row in rows_of(run, "compile") if not row["is_operation"]]
+
+
+def build(run: Path, trainer_class: type = MSETrainer, **config: Any) -> Any:
+    return make_trainer(trainer_class, logger=LoggerConfig(log_path=run), steps_per_call=1, **config)
+
+
+def test_the_step_compiles_once_on_another_thread(tmp_path):
+    """Its row has the name, the step and the cost of tracing, and is no recompile."""
+    trainer = train(build(tmp_path))
+    (row,) = [row for row in compiles(tmp_path) if row["function"] == "train_step"]
+    assert (row["thread"], row["step"], row["num_recompiles"]) == (THREAD_NAME, 1, 0)
+    assert row["trace_s"] > 0
+    assert row["lower_s"] > 0
+    assert trainer.sentinel.num_recompiles["eval_step"] == 0
+    assert [row["function"] for row in compiles(tmp_path)].count("train_call") == 0
+
+
+def test_results_are_the_same_as_without(tmp_path):
+    """Weights are those of a trainer that compiles at the first call, to the last bit."""
+    ahead, plain = train(build(tmp_path / "a")), train(build(tmp_path / "b", NeverAhead))
+    assert (ahead.state.params["Dense_0"]["kernel"] == plain.state.params["Dense_0"]["kernel"]).all()
+
+
+@pytest.mark.parametrize("way", ["hook", "callback"])
+def test_hooks_of_the_user_come_before_the_trace(tmp_path, way):
+    """Where the user's code runs before the first step, the step is traced and compiled after it."""
+    callbacks = [Listener(CallbackConfig())] if way == "callback" else []
+    trainer = build(tmp_path, NeverAhead if way == "hook" else MSETrainer)
+    trainer.fit(make_loader(3), make_loader(2), callbacks=callbacks)
+    (row,) = [row for row in compiles(tmp_path) if row["function"] == "train_step"]
+    assert row["thread"] == "MainThread"
+
+
+def test_an_example_of_another_size_is_said(tmp_path, caplog):
+    """The program for the example batch has a name of its own, and the step's first compile is no recompile."""
+    with caplog.at_level(logging.WARNING):
+        trainer = train(build(tmp_path, batch=make_batch(4)))
+    names = [row["function"] for row in compiles(tmp_path)]
+    assert names.count("train_step") == 1
+    assert set(names) <= {"initial state", "eval_step", "train_step", EXAMPLE_NAME}
+    assert trainer.sentinel.num_recompiles["train_step"] == 0
+    assert "build the trainer with a batch of the loader" in caplog.text
+
+
+def test_the_ledger_adds_up(tmp_path):
+    """The wall is that of the main thread, and what it waits for the program is compiling."""
+    totals = train(build(tmp_path)).ledger_totals
+    assert totals is not None
+    assert totals.wall_s == pytest.approx(sum(totals.parts.values()))
+    assert totals.parts[COMPILE] > 0
+    assert all(seconds > -1e-6 for seconds in totals.parts.values())
+
+
+def test_an_error_of_the_loss_comes_from_the_place_it_came_from(tmp_path):
+    """A loss that cannot be traced raises its own error, as it is."""
+
+    class Failing(MSETrainer):
+        def loss_function(self, *args: Any, **kwargs: Any) -> Any:
+            raise LookupError("in the loss")
+
+    with pytest.raises(LookupError, match="in the loss"):
+        train(build(tmp_path, Failing))
+
+
+def test_a_compile_that_fails_ahead_is_made_by_the_first_call(tmp_path, monkeypatch):
+    """If the program cannot be had ahead of time, the first call compiles as if nothing had happened."""
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered: 1 / 0)
+    train(build(tmp_path))
+    (row,) = [row for row in compiles(tmp_path) if row["function"] == "train_step"]
+    assert row["thread"] == "MainThread"
