@@ -260,7 +260,15 @@ def main() -> None:
     scenario, folder = sys.argv[1], Path(sys.argv[2])
     index, port, num_devices = (int(argument) for argument in sys.argv[3:6])
     jax.config.update("jax_num_cpu_devices", num_devices)
-    jax.distributed.initialize(f"127.0.0.1:{port}", 2, index, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10)
+    # Short where one of them dies, for which the other waits; else longer than a busy machine lets a process wait.
+    patience_s = 10 if SCENARIOS[scenario] in (killed, all_killed, failed) else 300
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}",
+        2,
+        index,
+        heartbeat_timeout_seconds=patience_s,
+        shutdown_timeout_seconds=patience_s,
+    )
     found = SCENARIOS[scenario](folder)
     print(json.dumps(found), flush=True)
 
