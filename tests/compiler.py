@@ -7,13 +7,14 @@ from typing import Any
 
 from jax._src import compiler
 
-# A tiny model runs a few steps, and the compile takes far longer than they do. Without optimizations, and with the
-# emitters that need no MLIR, it takes a tenth of the CPU time. The thunks, and what they compute, stay the same.
+# A tiny model runs a few steps, and its compile takes far longer than they do. Without optimizations, and with the
+# emitters that need no MLIR, it takes a tenth of the CPU time. Fusions differ, and so may the last bits of a result.
 QUICK = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
+# `tests/test_compiler.py` holds them against a process without flags.
 DEFAULT = {
     "xla_backend_optimization_level": 3,
     "xla_cpu_use_fusion_emitters": True,
