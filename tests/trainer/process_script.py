@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,12 +20,14 @@ import optax
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from tests.trainer.models.libraries import KITS, Kit, make_data
 from tests.trainer.tiny import make_batch, make_loader, make_trainer
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, EarlyStoppingConfig
 from trackside.errors import TracksideError
 from trackside.logger import LoggerConfig
 from trackside.trainer import Batch, ParallelConfig, Trainer, TrainerConfig
+
+if TYPE_CHECKING:
+    from tests.trainer.models.libraries import Kit
 
 NUM_STEPS = 20
 NUM_ROWS = 8
@@ -236,12 +238,16 @@ def continued(folder: Path) -> dict[str, Any]:
 
 def libraries(folder: Path) -> dict[str, Any]:
     """A model of each library, with batches split over two devices."""
+    from tests.trainer.models.libraries import KITS  # other scenarios need not import all libraries
+
     del folder
     return {library: train_kit(kit, ParallelConfig(data_axis_size=2)) for library, kit in KITS.items()}
 
 
-def train_kit(kit: Kit, parallel: ParallelConfig) -> list[list[float]]:
+def train_kit(kit: "Kit", parallel: ParallelConfig) -> list[list[float]]:
     """The parameters of a library's network with statistics of the batches, after an epoch on them."""
+    from tests.trainer.models.libraries import make_data
+
     size = NUM_ROWS // jax.process_count()
     rows = slice(jax.process_index() * size, (jax.process_index() + 1) * size)
     data = [{name: array[rows] for name, array in batch.items()} for batch in make_data(size=NUM_ROWS)]
