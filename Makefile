@@ -49,8 +49,9 @@ check: $(DEV_STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 
+# Tests start some hundred processes that import the same files: they may keep the bytecode, whatever the shell says.
 test: check browser
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 # Warnings are errors; not with --quiet, which hides them from --strict. The variable silences an announcement of the
 # theme's authors.

@@ -10,13 +10,10 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from tests import compile_cache
+from tests import compile_cache, compiler
 
-# On a busy machine it takes a while until the threads of all eight devices have had their turn. After 40 s, XLA would
-# end the process.
-PATIENCE = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
-if PATIENCE not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PATIENCE}".strip()
+# Children inherit them.
+os.environ["XLA_FLAGS"] = compiler.quick_flags(os.environ.get("XLA_FLAGS", ""))
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Strict promotion is JAX's own guard against silent casts. Where third-party code cannot live with it, the test that
@@ -72,14 +69,28 @@ def no_garbage(frozen_garbage: None) -> None:
 @pytest.fixture(scope="module")
 def no_compile_cache() -> Iterator[None]:
     """For tests of what only a fresh compile tells: a cached program has the names of the first that was like it."""
-    with compile_cache.switched_off():
+    with compile_cache.switched_off(), compiler.by_default():
+        yield
+
+
+@pytest.fixture
+def fresh_compiles() -> Iterator[None]:
+    """The same for one test of a module whose others compile quickly, and share what they compile."""
+    with compile_cache.switched_off(), compiler.by_default():
         yield
 
 
 @pytest.fixture(scope="module")
 def names_in_compile_cache() -> Iterator[None]:
     """For tests of names in traces, where a cached program will do if it has the same names."""
-    with compile_cache.with_names():
+    with compile_cache.with_names(), compiler.by_default():
+        yield
+
+
+@pytest.fixture(scope="module")
+def default_compiler() -> Iterator[None]:
+    """For tests of what XLA makes of a program, such as its memory; elsewhere it does not optimize."""
+    with compiler.by_default():
         yield
 
 

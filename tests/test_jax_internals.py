@@ -50,7 +50,7 @@ def test_without_jit_info_no_function_is_jitted_and_any_value_may_be_static(monk
     assert signature_of((1.0, 3), function=jitted).leaves["size"].value == "3"
 
 
-def test_an_operation_of_jax_is_told_from_a_function_of_the_same_name(no_compile_cache):
+def test_an_operation_of_jax_is_told_from_a_function_of_the_same_name(fresh_compiles):
     """Both are called `add`; only the one that JAX defines is an operation."""
     counter = compile_counter()
     before = counter.num_compiles

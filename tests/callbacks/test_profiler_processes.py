@@ -1,4 +1,4 @@
-"""Profiles of several processes: one each, under one session name."""
+"""Profiles of several processes, one each under one session name, and the run that they have written together."""
 
 import socket
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.children import environment
+from trackside.runs import open_run
 from trackside.trace import analyse_trace
 
 pytestmark = pytest.mark.slow
@@ -56,3 +57,16 @@ def test_window_has_a_trace_of_each_process(folder: Path) -> None:
 def test_processes_agree_on_when_the_clock_says_so(folder: Path) -> None:
     """Captures by minutes start at the same steps in both processes, which look at the clock together."""
     assert sessions(folder / "run" / "tensorboard") == {"step_00000021": 2, "step_00000065": 2}
+
+
+def test_two_processes_are_one_run(folder: Path) -> None:
+    """Both are rows of the table of hosts, with the same steps, and neither is silent."""
+    run = open_run(folder / "run")
+    assert (run.status, run.process_indices, run.problems) == ("success", [0, 1], [])
+    hosts = run.hosts
+    assert hosts is not None
+    assert [(host.process_index, host.hostname, host.num_steps) for host in hosts] == [
+        (index, socket.gethostname(), 80) for index in (0, 1)
+    ]
+    assert all(host.own_s_per_step > 0 for host in hosts)
+    assert hosts.silent == []

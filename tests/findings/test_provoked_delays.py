@@ -186,7 +186,7 @@ class ShiftedClock:
         return SYSTEM_CLOCK.timestamp() + self.shift_s
 
 
-@pytest.mark.usefixtures("no_compile_cache")
+@pytest.mark.usefixtures("fresh_compiles")
 def test_a_compile_that_is_a_small_part_of_the_run_is_not_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However short the limit may be, as long as the run is much longer than its compiles."""
     monkeypatch.setattr(compile_rules, "MIN_COMPILE_S", 0.0)

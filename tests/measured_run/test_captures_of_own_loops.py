@@ -28,7 +28,7 @@ def train(run: MeasuredRun, num_steps: int) -> None:
         run.log(loss=loss)
 
 
-@pytest.mark.usefixtures("no_compile_cache")
+@pytest.mark.usefixtures("fresh_compiles")
 def test_a_window_of_steps_is_captured(tmp_path: Path) -> None:
     """A capture holds exactly its steps, marked, with scopes of the step and its FLOPs."""
     window = ProfilingConfig(log_dir=str(tmp_path / "profiles"), start_step=1, end_step=4)

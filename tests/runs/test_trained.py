@@ -1,13 +1,11 @@
-"""Runs that were really trained, by one process and by two."""
+"""Runs that were really trained. One of two processes is in `tests/callbacks/test_profiler_processes.py`."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.callbacks.test_profiler_processes import folder as two_processes  # noqa: F401 (a fixture)
 from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import CheckpointConfig, ModelCheckpoint
 from trackside.logger import LoggerConfig
@@ -56,16 +54,3 @@ def test_step_times_are_marked(trained: tuple[Any, Path]) -> None:
     assert times.step.tolist() == list(range(5, 61, 5))
     assert times.warm_up[0]
     assert not times.clean[times.step == 35][0]
-
-
-def test_two_processes_are_one_run(two_processes: Path) -> None:  # noqa: F811 (the fixture)
-    """Both are rows of the table of hosts, with the same steps, and neither is silent."""
-    run = open_run(two_processes / "run")
-    assert (run.status, run.process_indices, run.problems) == ("success", [0, 1], [])
-    hosts = run.hosts
-    assert hosts is not None
-    assert [(host.process_index, host.hostname, host.num_steps) for host in hosts] == [
-        (index, socket.gethostname(), 80) for index in (0, 1)
-    ]
-    assert all(host.own_s_per_step > 0 for host in hosts)
-    assert hosts.silent == []

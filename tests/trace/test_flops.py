@@ -8,6 +8,8 @@ from jax.sharding import PartitionSpec
 from trackside.trace.flops import count_flops
 from trackside.trace.scopes import parse_op_name
 
+pytestmark = pytest.mark.usefixtures("default_compiler")
+
 
 def array(*shape, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(shape, dtype)

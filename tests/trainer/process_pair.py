@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.children import environment
+from tests.compiler import quick_flags
 
 Found = dict[str, Any]
 
@@ -18,7 +19,7 @@ def start(scenario: str, folder: Path, num_devices: int = 1) -> list[subprocess.
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     variables = environment(compile_cache=folder / "compiled")
-    variables.pop("XLA_FLAGS", None)  # of those who set eight devices by it
+    variables["XLA_FLAGS"] = quick_flags("")  # without those of a user who sets eight devices by it
     command = [sys.executable, "-m", "tests.trainer.process_script", scenario, str(folder)]
     return [
         subprocess.Popen(

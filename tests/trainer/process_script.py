@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,12 +20,14 @@ import optax
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from tests.trainer.models.libraries import KITS, Kit, make_data
 from tests.trainer.tiny import make_batch, make_loader, make_trainer
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, EarlyStoppingConfig
 from trackside.errors import TracksideError
 from trackside.logger import LoggerConfig
 from trackside.trainer import Batch, ParallelConfig, Trainer, TrainerConfig
+
+if TYPE_CHECKING:
+    from tests.trainer.models.libraries import Kit
 
 NUM_STEPS = 20
 NUM_ROWS = 8
@@ -236,12 +238,16 @@ def continued(folder: Path) -> dict[str, Any]:
 
 def libraries(folder: Path) -> dict[str, Any]:
     """A model of each library, with batches split over two devices."""
+    from tests.trainer.models.libraries import KITS  # other scenarios need not import all libraries
+
     del folder
     return {library: train_kit(kit, ParallelConfig(data_axis_size=2)) for library, kit in KITS.items()}
 
 
-def train_kit(kit: Kit, parallel: ParallelConfig) -> list[list[float]]:
+def train_kit(kit: "Kit", parallel: ParallelConfig) -> list[list[float]]:
     """The parameters of a library's network with statistics of the batches, after an epoch on them."""
+    from tests.trainer.models.libraries import make_data
+
     size = NUM_ROWS // jax.process_count()
     rows = slice(jax.process_index() * size, (jax.process_index() + 1) * size)
     data = [{name: array[rows] for name, array in batch.items()} for batch in make_data(size=NUM_ROWS)]
@@ -260,7 +266,15 @@ def main() -> None:
     scenario, folder = sys.argv[1], Path(sys.argv[2])
     index, port, num_devices = (int(argument) for argument in sys.argv[3:6])
     jax.config.update("jax_num_cpu_devices", num_devices)
-    jax.distributed.initialize(f"127.0.0.1:{port}", 2, index, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10)
+    # Short where one of them dies, for which the other waits; else longer than a busy machine lets a process wait.
+    patience_s = 10 if SCENARIOS[scenario] in (killed, all_killed, failed) else 300
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}",
+        2,
+        index,
+        heartbeat_timeout_seconds=patience_s,
+        shutdown_timeout_seconds=patience_s,
+    )
     found = SCENARIOS[scenario](folder)
     print(json.dumps(found), flush=True)
 

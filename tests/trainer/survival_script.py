@@ -89,7 +89,13 @@ def train(trainer: Any, num_workers: int, val_loader: list[Batch] | None = None)
     return [float(number).hex() for leaf in leaves for number in np.asarray(leaf).ravel()]
 
 
+def without_torch() -> None:
+    """Keep tensorboardX from importing torch and a cloud's client, which takes longer than the training."""
+    sys.modules.update({"torch": None, "google.cloud.storage": None})  # type: ignore[dict-item]
+
+
 def main() -> None:
+    without_torch()
     flags.FLAGS.mark_as_parsed()  # grain's workers read absl flags, which no command line has parsed here
     root, num_workers, signalled = Path(sys.argv[1]), int(sys.argv[2]), [int(number) for number in sys.argv[3:5]]
     trainer = build(root, signalled)

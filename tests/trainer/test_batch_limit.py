@@ -11,11 +11,13 @@ from trackside.errors import ConfigError
 from trackside.trainer import BatchLimit, ParallelConfig
 from trackside.trainer.batch_limit import search
 
+pytestmark = pytest.mark.usefixtures("default_compiler")
+
 LIMIT = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def limit() -> BatchLimit:
+def limit(default_compiler: None) -> BatchLimit:
     return make_trainer().largest_batch(LIMIT)
 
 

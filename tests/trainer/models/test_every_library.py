@@ -4,8 +4,9 @@ A pair that cannot work is listed in `LACKING` with its reason, and skipped. Any
 (`conftest.py`).
 """
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,36 +125,41 @@ def test_model_that_is_built_on_demand(library: str) -> None:
     assert any(not np.array_equal(one, other) for one, other in zip(leaves(first), leaves(third), strict=True))
 
 
-def test_eight_devices(library: str) -> None:
+@pytest.fixture(scope="module")
+def alone() -> Callable[[str], list[np.ndarray]]:
+    """What a training on one device ends with, for each library; trained once, and only read."""
+    return functools.cache(lambda library: leaves(train(KITS[library])))
+
+
+def test_eight_devices(library: str, alone: Callable[[str], list[np.ndarray]]) -> None:
     """With batches and parameters split over a mesh, training ends as on one device within float tolerance."""
     kit = KITS[library]
-    alone = train(kit)
     axes = ParallelConfig(data_axis_size=2, fsdp_axis_size=4, fsdp_min_weight_size=8)
     spread = train(kit, parallel=axes)
     kernels = [leaf for leaf in jax.tree.leaves(spread.module.progress.carry.params) if leaf.size == 32]
     assert not any(leaf.is_fully_replicated for leaf in kernels)
-    for one, other in zip(leaves(alone), leaves(spread), strict=True):
+    for one, other in zip(alone(library), leaves(spread), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
 
 
-def test_tensor_parallelism(library: str) -> None:
+def test_tensor_parallelism(library: str, alone: Callable[[str], list[np.ndarray]]) -> None:
     """Layers split over the axis `tp`, by the paths of their parameters, train as on one device."""
     kit = KITS[library]
     first, last = (["tp", None], [None, "tp"]) if library == "equinox" else ([None, "tp"], ["tp", None])
     axes = {"first/(kernel|weight)": first, "first/bias": ["tp"], "last/(kernel|weight)": last}
     parallel = ParallelConfig(data_axis_size=2, model_axis_size=4, param_axes=axes)
-    alone, spread = train(kit), train(kit, model=kit.plain(), parallel=parallel)
+    spread = train(kit, model=kit.plain(), parallel=parallel)
     state = spread.module.progress.carry
     sizes = {leaf.sharding.shard_shape(leaf.shape) for leaf in jax.tree.leaves((state.params, state.opt_state))}
     assert sizes >= {(2, 4) if library == "equinox" else (4, 2), (2,)}
-    for one, other in zip(leaves(alone), leaves(spread), strict=True):
+    for one, other in zip(alone(library), leaves(spread), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
 
 
-def test_gradient_accumulation(library: str) -> None:
+def test_gradient_accumulation(library: str, alone: Callable[[str], list[np.ndarray]]) -> None:
     """Two microbatches give what the whole batch gives."""
-    whole, parts = train(KITS[library]), train(KITS[library], gradient_accumulate_steps=2)
-    for one, other in zip(leaves(whole), leaves(parts), strict=True):
+    parts = train(KITS[library], gradient_accumulate_steps=2)
+    for one, other in zip(alone(library), leaves(parts), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
 
 
@@ -236,7 +242,7 @@ def test_finished_run_keeps_its_folder(library: str, tmp_path: Path) -> None:
     assert set(given) == {"model", "loss_fn"}
 
 
-def test_layers_have_names_in_traces(library: str, tmp_path: Path, no_compile_cache: None) -> None:
+def test_layers_have_names_in_traces(library: str, tmp_path: Path, fresh_compiles: None) -> None:
     """Device time is attributed to the layers of the user's model; those of functions are named by their author."""
     window = ProfilingConfig(log_dir=str(tmp_path / "trace"), start_step=4, end_step=6)
     kit = KITS[library]

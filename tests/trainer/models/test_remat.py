@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests import compiler
 from tests.trainer.models.libraries import apply_fn, init_fn, mse
 from trackside.errors import ConfigError
 from trackside.trace.scopes import parse_op_name
@@ -150,10 +151,11 @@ def test_results_are_the_same(library: str) -> None:
 @every_library
 def test_less_memory_is_needed(library: str) -> None:
     """What the blocks compute on the way is not kept, and is computed again under the names of the layers."""
-    plain, saving = (
-        lowered(make_trainer(library, remat, depth=6)).compile(compiler_options=KEEPS_BARRIERS)
-        for remat in (None, ["blocks"])
-    )
+    with compiler.by_default():
+        plain, saving = (
+            lowered(make_trainer(library, remat, depth=6)).compile(compiler_options=KEEPS_BARRIERS)
+            for remat in (None, ["blocks"])
+        )
     sizes = [one.memory_analysis().temp_size_in_bytes for one in (plain, saving)]
     assert sizes[1] < 0.7 * sizes[0]
     assert "rematted_computation" not in plain.as_text()
