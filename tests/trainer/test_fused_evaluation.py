@@ -16,6 +16,9 @@ from trackside.errors import DataError
 from trackside.logger import LoggerConfig
 from trackside.trainer import Batch, ParallelConfig
 
+# Bits depend on what XLA optimizes, so these compile as users do.
+pytestmark = pytest.mark.usefixtures("default_compiler")
+
 NUM_BATCHES = 11
 SIZES = (2, 4, 32, "auto")
 

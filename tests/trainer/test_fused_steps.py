@@ -19,6 +19,9 @@ from trackside.metrics import MetricLayout
 from trackside.trainer import Batch, ParallelConfig
 from trackside.trainer.fused_steps import NOT_MADE, num_steps_made, plan_steps
 
+# Bits depend on what XLA optimizes, so these compile as users do.
+pytestmark = pytest.mark.usefixtures("default_compiler")
+
 SIZES = (2, 7, 16, "auto")
 NUM_BATCHES = 11
 
