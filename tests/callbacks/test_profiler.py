@@ -182,7 +182,7 @@ def test_capture_reaches_the_logger(profiled: tuple[Path, Any]) -> None:
     assert 0 < rows[0]["values"]["coverage"] <= 1
     text = (profiled[0] / "run" / "output.log").read_text()
     assert "profile of steps 10 to" in text
-    assert "loss/Linear/Dense_0" in text
+    assert re.search(r"^update .*%", text, re.MULTILINE)  # scopes within the loss are shown where they take long
 
 
 def test_python_is_traced_on_demand_only(profiled: tuple[Path, Any], tmp_path: Path) -> None:

@@ -451,7 +451,7 @@ SICK = [
         expected={"slow_compile"},
         busy_s=95.0,
         compiles=[compiled(298.0, cache="miss")],
-        says=("the compilation cache is on",),
+        says=("the compile cache is on",),
         never_says=("jax_compilation_cache_dir",),
     ),
     Described(

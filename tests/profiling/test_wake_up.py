@@ -41,7 +41,7 @@ def test_delay_is_taken_off(monkeypatch: pytest.MonkeyPatch, num_given: int, exp
     """The time is that at which the array was ready, or else the time at which that was noticed, and says so."""
     clock = ManualClock(1.0)
     readings = iter([Cores(3.0, 10), Cores(3.5, 10 + num_given)])
-    monkeypatch.setattr(Waiter, "_read", lambda self: next(readings))
+    monkeypatch.setattr(Waiter, "read", lambda self: next(readings))
     assert Waiter(clock).wait_for(_Late(clock)) == expected
 
 
