@@ -57,6 +57,25 @@ def test_copy_belongs_to_what_it_moves():
     assert (info.scope, info.is_inferred) == (("update",), True)
 
 
+def test_matrix_product_without_metadata_belongs_to_a_layer():
+    """One that the compiler wrote in another way is not counted to what reads its batch, nor to the optimizer."""
+    proto = hlo_proto(
+        "jit_step",
+        computation(
+            1,
+            instruction(1, "slice.1", "dynamic-slice", "jit(step)/batch/dynamic_slice"),
+            instruction(2, "dot.2", "dot", operands=[1]),
+            instruction(3, "add.3", "add", FORWARD, operands=[2]),
+            instruction(4, "mul.4", "multiply", "jit(step)/transpose(jvp(loss))/mul", operands=[3]),
+            instruction(5, "dot.5", "dot", operands=[1, 4]),
+            instruction(6, "sub.6", "subtract", "jit(step)/update/adam/sub", operands=[5]),
+        ),
+    )
+    forward, backward = describe(proto, "dot.2", "dot.5")
+    assert (forward.scope, forward.phase, forward.is_inferred) == (("loss", "Net", "Dense_0"), "forward", True)
+    assert (backward.scope, backward.phase, backward.is_inferred) == (("loss",), "backward", True)
+
+
 def test_operation_of_a_loop_belongs_to_the_loop():
     """What has no named neighbour in a loop's body is the loop's."""
     (info,) = describe(STEP_PROGRAM, "copy.8")

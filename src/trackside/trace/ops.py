@@ -2,7 +2,8 @@
 
 Its own metadata comes first. A fusion's can be missing or less telling than that of what it fuses. What the compiler
 made itself (copies, mostly) has none: it belongs to the operation whose result it moves, else to the one that it feeds,
-else to the loop that holds it; that is inferred, and counted as such.
+else to the loop that holds it; that is inferred, and counted as such. A matrix product that the compiler wrote in
+another way has lost its name, too: it belongs to the neighbor deepest in the model, not to what reads its batch.
 
 A kernel that holds operations of several places in the user's code bears the name of one of them. Its time is split
 among them by what each costs (`kernel_costs`); that is estimated, and counted as such. Where there is no estimate, the
@@ -294,8 +295,9 @@ class _Resolver:
         named = next((candidate for candidate in own if _is_path(candidate)), None)
         if named is not None:
             return named, False
-        near = next((candidate for candidate in self._near(instruction) if _has_scope(candidate)), None)
-        return near, near is not None
+        near = (candidate for candidate in self._near(instruction) if _has_scope(candidate))
+        origin = max(near, key=_tells_of_model, default=None) if instruction.opcode in _HEAVY else next(near, None)
+        return origin, origin is not None
 
     def _telling(self, fused: list[Instruction]) -> list[Instruction]:
         """What a fusion fuses, the most telling first: its heavy parts, then what most of it comes from."""
@@ -370,6 +372,12 @@ def _is_path(instruction: Instruction) -> bool:
 def _is_traced(instruction: Instruction) -> bool:
     """Whether the metadata is a path: what the compiler made up has none, or a single name."""
     return _is_path(instruction) and "/" in instruction.op_name
+
+
+def _tells_of_model(instruction: Instruction) -> tuple[bool, int]:
+    """How much a neighbor says of the layer that a matrix product belongs to; the first of equal ones counts."""
+    name = parse_op_name(instruction.op_name)
+    return name.phase not in ("optimizer", "other"), len(name.scope)
 
 
 def _has_scope(instruction: Instruction) -> bool:
