@@ -95,6 +95,13 @@ def default_compiler() -> Iterator[None]:
 
 
 @pytest.fixture
+def optimized() -> Iterator[None]:
+    """The same for one test of a module whose others compile quickly."""
+    with compiler.by_default():
+        yield
+
+
+@pytest.fixture
 def default_signals() -> Iterator[None]:
     """What signals do by default, in children too, also where the suite was started with SIGINT ignored."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

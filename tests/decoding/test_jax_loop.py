@@ -17,9 +17,6 @@ from trackside.errors import ConfigError, DataError, MetricError, MissingExtraEr
 from trackside.profiling import profile_data_loader
 from trackside.profiling.compiles import compile_counter
 
-# Bits depend on what XLA optimizes, so these compile as users do.
-pytestmark = pytest.mark.usefixtures("default_compiler")
-
 
 def train(problem, **changes):
     return train_decoding_jax(**{"loss_fn": mse_loss} | problem.arguments | changes)

@@ -16,9 +16,6 @@ from trackside.errors import DataError
 from trackside.logger import LoggerConfig
 from trackside.trainer import Batch, ParallelConfig
 
-# Bits depend on what XLA optimizes, so these compile as users do.
-pytestmark = pytest.mark.usefixtures("default_compiler")
-
 NUM_BATCHES = 11
 SIZES = (2, 4, 32, "auto")
 
@@ -35,6 +32,7 @@ def is_fused(trainer: Any) -> bool:
     return any(one is not None for one in trainer.evaluator._fused.values())
 
 
+@pytest.mark.usefixtures("optimized")  # bits depend on what XLA optimizes, so this compiles as users do
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("model", [{}, {"trainer_class": MixedTrainer, "model_class": Mixed}], ids=["linear", "mixed"])
 def test_every_size_gives_the_same(size: Any, model: dict[str, Any]) -> None:

@@ -16,9 +16,6 @@ from tests.trainer.models.libraries import KITS, NUM_INPUTS, WIDTH, EquinoxNet, 
 from trackside.callbacks import Callback
 from trackside.trainer import ParallelConfig, Trainer, TrainerConfig
 
-# Bits depend on what XLA optimizes, so these compile as users do.
-pytestmark = pytest.mark.usefixtures("default_compiler")
-
 DATA = make_data(num_batches=20)
 WEIGHTS = {
     name: {
