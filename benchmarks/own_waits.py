@@ -1,4 +1,4 @@
-"""Whether waits for the device in a loop's own code are told from the work around them.
+"""Whether waits for the device in a loop's own code are distinguished from the work around them.
 
 Steps of 2, 10 and 30 ms, whose loss is read at every step, at every tenth, or never, with 0 or 5 ms of work before or
 after that. How long the loop really waits and works is measured where it does. The first of a few attempts that is true
