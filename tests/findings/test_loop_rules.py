@@ -95,6 +95,16 @@ def test_edges_of_dispatch_bound(busy_s, idle_s, num_steps, expected):
     assert (finding and finding.severity) == expected
 
 
+@pytest.mark.parametrize(
+    ("platform", "least_idle_s", "is_found"), [("cpu", 0.5, False), ("cpu", 2.0, True), ("gpu", 0.5, True)]
+)
+def test_a_cpu_may_compute_within_the_call(platform, least_idle_s, is_found):
+    """On a CPU, idleness counts if it is at least an eighth of the time even if all calls were computing."""
+    facts = run_with({}, num_steps=10_000, busy_s=5.0, idle={"dispatch": 5.0})
+    ledger = replace(facts.ledger, device_idle_low_s=least_idle_s, device_idle_high_s=6.0)
+    assert (dispatch_bound(replace(facts, ledger=ledger, platform=platform)) is not None) == is_found
+
+
 @pytest.mark.parametrize("reason", ["dispatch", "host_to_device", "other"])
 def test_all_that_a_call_costs_the_host_counts(reason):
     """Placing the batch, calling, and the loop around it are what fused steps save."""

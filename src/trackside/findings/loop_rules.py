@@ -89,6 +89,8 @@ def _idle_between_calls(facts: RunFacts, time: JudgedTime) -> Finding | None:
     ledger, idle = time.ledger, time.idle_share(*_STARTING)
     if idle is None or ledger.device_busy_s is None or idle < MIN_IDLE_FOR_DISPATCH:
         return None
+    if not _is_seen_idle(facts, time):
+        return None
     busy_per_step_s, idle_per_step_s = (
         ledger.device_busy_s / ledger.num_steps,
         idle * time.observed_s / ledger.num_steps,
@@ -108,6 +110,12 @@ def _idle_between_calls(facts: RunFacts, time: JudgedTime) -> Finding | None:
         },
         _larger_steps(facts),
     )
+
+
+def _is_seen_idle(facts: RunFacts, time: JudgedTime) -> bool:
+    """Whether the device idled. A CPU may compute within the call itself, which looks like idling until its end."""
+    interval = time.ledger.idle_share_interval
+    return facts.platform not in (None, "cpu") or interval is None or interval[0] >= MIN_IDLE_FOR_DISPATCH / 2
 
 
 def _tiny_steps(facts: RunFacts, time: JudgedTime) -> Finding | None:
