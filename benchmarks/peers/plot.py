@@ -43,7 +43,7 @@ def draw(results: Results, path: Path) -> None:
     axes.set_yticks(ticks, [f"{tick:g}x" for tick in ticks])
     axes.set_xticks(places, results.tasks)
     axes.set_ylabel("time per step, to the same work by hand")
-    axes.legend(ncols=len(shown), frameon=False, loc="upper center", fontsize=8)
+    axes.legend(ncols=len(shown), frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.savefig(path, dpi=110)
