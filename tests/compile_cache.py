@@ -25,7 +25,7 @@ def write_whole_entries() -> None:
 
 @contextmanager
 def switched_off() -> Iterator[None]:
-    """Compile everything anew."""
+    """Compile everything again."""
     directory = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
     compilation_cache.reset_cache()

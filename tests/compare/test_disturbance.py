@@ -90,7 +90,7 @@ def test_a_change_beyond_what_others_can_do_is_clear(true_s: float, own: float, 
 
 
 def test_a_change_beyond_any_load_is_clear_without_processor_times():
-    """Where processor times are not known, only what no load explains is told of a disturbed run."""
+    """Without processor times, a disturbed run gets only the verdicts that no load explains."""
     spread = np.linspace(1.0, 4.0, 1500)
     for factor, verdict in ((5.0, "cannot tell"), (20.0, "slower")):
         second = run(1, true_s=1e-3 * factor)

@@ -15,7 +15,7 @@ from trackside.profiling.ledger_totals import DATA_WAIT, DISPATCH, HOST_TO_DEVIC
 
 _PAUSE = "pause"
 MAX_UNKNOWN_SHARE = 0.5
-"""Of what is known, between calls of which nobody knows when they completed; beyond that, nothing is said."""
+"""How much time may pass between calls with unknown ends, as a share of the known time, before idling is unknown."""
 
 
 class DeviceClock:
@@ -46,7 +46,7 @@ class DeviceClock:
         self._is_paused = False
         self._last: CallRecord | None = None
         self._unknown_since_s = math.nan
-        """When the last call returned of which nobody knows when it completed; not a number if that is known."""
+        """When the last call returned, if its end is unknown; not a number if that is known."""
         self._unknown_s = 0.0
 
     @property

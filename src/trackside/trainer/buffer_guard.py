@@ -50,7 +50,7 @@ class BufferGuard:
         self._num_seen += 1
         if not self.copies:
             self._look_at(batch)
-        return jax.tree.map(_copied, batch) if self.copies else batch
+        return copied_batch(batch) if self.copies else batch
 
     def _look_at(self, batch: Any) -> None:
         addresses = frozenset(
@@ -103,6 +103,11 @@ class AheadGuard(BufferGuard):
 def is_trusted(loader: Any) -> bool:
     """Whether a loader runs no code between batches, so that it cannot write into them."""
     return isinstance(loader, list | tuple)
+
+
+def copied_batch(batch: Any) -> Any:
+    """The batch with copies of its numpy arrays, which a loader could write into."""
+    return jax.tree.map(_copied, batch)
 
 
 def _copied(leaf: Any) -> Any:

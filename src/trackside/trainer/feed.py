@@ -12,12 +12,11 @@ from threading import get_ident
 from typing import Any
 
 import jax
-import numpy as np
 
 from trackside.measured_run.interrupts import StopRequest
 from trackside.metrics import MetricLayout
 from trackside.trainer.batch_stack import BatchForm, BatchList, BatchStack
-from trackside.trainer.buffer_guard import BufferGuard
+from trackside.trainer.buffer_guard import BufferGuard, copied_batch
 from trackside.trainer.engine import Engine, FusedCall, TrainCall
 from trackside.trainer.fused_steps import plan_steps
 from trackside.trainer.steps_per_call import Pace, StepsPerCall
@@ -168,7 +167,7 @@ class FusedFeed:
             self._stack, self.num_steps = None, 1
             self._begins_anew = self._log_every_n_steps > 0 and step % self._log_every_n_steps == 0
             self.call = self._call_plain
-            return jax.tree.map(_copied, batch)
+            return copied_batch(batch)
         stack.begin()
         stack.add(leaves)
         length = min(room, self._max_length, self._pace.length(self.num_steps), stack.room)
@@ -271,7 +270,3 @@ class FusedFeed:
                 self._plans.clear()
             self._plans[key] = self._engine.on_all_devices(plan_steps(capacity, num_steps, step, every))
         return self._plans[key]
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

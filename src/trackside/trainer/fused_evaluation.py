@@ -14,6 +14,7 @@ import numpy as np
 from trackside.metrics import MetricLayout
 from trackside.trainer.batch import num_bytes_of
 from trackside.trainer.batch_stack import BatchForm, BatchStack
+from trackside.trainer.buffer_guard import copied_batch
 from trackside.trainer.engine import Engine
 from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.steps_per_call import Pace, StepsPerCall, choose_steps_per_call
@@ -67,7 +68,7 @@ class FusedEvaluation:
             if stack is None:
                 stack, num_held = self._stack_of(leaves, structure), 0
                 if stack is None:
-                    yield self._plain_call_of(jax.tree.map(_copied, batch))
+                    yield self._plain_call_of(copied_batch(batch))
                     continue
                 stack.begin()
             stack.add(leaves)
@@ -134,7 +135,3 @@ def choose_batches_per_call(
     if wanted != "auto":
         return StepsPerCall("fused", wanted)
     return choose_steps_per_call("auto", None, cost, num_bytes_of(engine.placement.exmp_batch), 1, True, False)
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

@@ -131,7 +131,7 @@ def _find(module: Module, component: str) -> Module | None:
 
 
 def _nearest(module: Module, names: list[str]) -> Module | None:
-    """The module with these names at the end of its path. Of several that are equally near, none is meant for sure."""
+    """The module with these names at the end of its path. None if several are equally near."""
     level = [module]
     while level:
         found = [reached for one in level if (reached := _follow(one, names)) is not None]

@@ -155,7 +155,7 @@ class _Shelf:
             return False
         if num_held == 0:
             return True
-        is_stopped = self.items[-1].kind is not _Kind.BATCH  # by its end, or by an error that nobody knows of yet
+        is_stopped = self.items[-1].kind is not _Kind.BATCH  # by its end, or by an error that is not raised yet
         return not is_stopped and self._num_bytes + self._largest <= self._max_bytes
 
     def put(self, item: _Item) -> None:
