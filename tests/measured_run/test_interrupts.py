@@ -192,4 +192,6 @@ def test_process_that_is_interrupted_ends_in_order(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGINT
     said = done.stdout + done.stderr
     assert "press Ctrl-C again to quit now" in said
-    assert f"saved step {saved(tmp_path)[0]}; run the same command to resume" in said
+    outcome = f"saved step {saved(tmp_path)[0]}; run the same command to resume"
+    assert outcome in said
+    assert done.stderr.rstrip().endswith(f"KeyboardInterrupt\n{outcome}")

@@ -4,7 +4,7 @@ from trackside.findings.loader_facts import LoaderFacts
 from trackside.text import count
 
 _OFFLINE = "prepare more of the data before training"
-_READ_AHEAD = "set prefetch_batches=2 in the TrainerConfig, which reads it ahead on a thread"
+_READ_AHEAD = "set prefetch_batches=2 (in Trainer or TrainerConfig), which reads it ahead on a thread"
 
 
 def faster_batches(loader: LoaderFacts | None) -> str:

@@ -91,12 +91,19 @@ class Interrupts:
         self.received = number if self.received is None else self.received
         self._stop.ask("interrupted")
 
-    def leave(self) -> None:
-        """End the process as the first signal asked for, after everything was closed."""
+    def leave(self, outcome: str = "") -> None:
+        """End the process as the first signal asked for, after everything was closed.
+
+        Args:
+            outcome: What became of the run. Python shows it below its traceback, the last thing that is read.
+        """
         if self.received == signal.SIGTERM:
             raise SystemExit(EXIT_CODE_TERMINATED)
         if self.received is not None:
-            raise KeyboardInterrupt
+            error = KeyboardInterrupt()
+            if outcome:
+                error.add_note(outcome)
+            raise error
 
 
 def _tell(message: str) -> None:

@@ -73,6 +73,7 @@ class Training:
         self._train_loader = train_loader
         self._val_loader = val_loader
         self._test_loader = test_loader
+        self._outcome = ""  # what became of a training that was interrupted
 
     def run(self) -> Results:
         """Train, and give the metrics that `train_model` returns."""
@@ -96,7 +97,7 @@ class Training:
                 trainer.logger.finalize(trainer.status)  # of a run that never began, nothing is said
                 raise
             results = self._train(loop, instruments)
-        interrupts.leave()
+        interrupts.leave(self._outcome)
         if trainer.status == "nan" and trainer.trainer_config.raise_on_nan:
             raise NonFiniteError(
                 f"training stopped at step {trainer.logger.step}: the loss or the gradient norm was not finite; the "
@@ -355,14 +356,18 @@ class Training:
         trainer, keeper = self._trainer, self._trainer.checkpoint_callback
         step = trainer.global_step
         if keeper is None or not trainer.trainer_config.save_on_interrupt:
-            LOGGER.info("stopped after step %d", step)
+            self._say_outcome(f"stopped after step {step}")
             return
         trainer.save_checkpoint(keeper.directory, keep=keeper.choose)
         trainer.finish_saving()
         if trainer.processes.is_main and step in trainer.checkpoints.store(keeper.directory).steps():
             resumes = trainer.resumes_by_itself or trainer.trainer_config.resume != "never"
             first = "" if resumes else "set resume='auto' and "
-            LOGGER.info("saved step %d; %srun the same command to resume", step, first)
+            self._say_outcome(f"saved step {step}; {first}run the same command to resume")
+
+    def _say_outcome(self, outcome: str) -> None:
+        self._outcome = outcome
+        LOGGER.info("%s", outcome)
 
     def _close(self, loop: TrainLoop, instruments: Instruments, status: str, is_alone: bool) -> None:
         """Close everything, whatever happened, with the status that the run really has.
