@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trackside.errors import DataError
+from trackside.trainer.torch_batches import is_tensor
 from trackside.tree_paths import leaf_path
 
 _registered: set[type] = set()
@@ -106,6 +107,11 @@ def check_leaves(batch: Any) -> None:
         DataError: It does.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if is_tensor(leaf):
+            raise DataError(
+                f"batch: {leaf_path(path) or 'it'} is a tensor of PyTorch; let the loader give tensor.numpy(). Only "
+                "batches of a DataLoader that you pass itself are turned into arrays"
+            )
         is_number = isinstance(leaf, numbers.Number)
         is_array = (
             hasattr(leaf, "shape") and hasattr(leaf, "dtype") and np.dtype(_plain(leaf.dtype)).kind not in "OSUMm"

@@ -11,13 +11,17 @@ from typing import Any
 
 from trackside.errors import DataError
 from trackside.text import a_type
+from trackside.trainer.torch_batches import gives_tensors, numpy_batches
 
 _NUM_PARTS = range(2, 5)
 """As many arrays make up a batch; lists of more are loaders."""
 
 
 def open_loader(loader: Iterable, what: str) -> Iterator:
-    """An iterator over a loader's batches, or an error that says what is wrong with the loader."""
+    """An iterator over a loader's batches, or an error that says what is wrong with the loader.
+
+    Batches of PyTorch's loaders have numpy arrays in place of tensors.
+    """
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise DataError(f"{what}: expected an iterable of batches, got {a_type(loader)}")
     if found := _whole_data(loader):
@@ -26,7 +30,7 @@ def open_loader(loader: Iterable, what: str) -> Iterator:
             "[(x[at : at + 64], y[at : at + 64]) for at in range(0, len(x), 64)], or pass [batch] if it is one, and "
             "list(x) if each x[i] is one"
         )
-    return iter(loader)
+    return numpy_batches(iter(loader)) if gives_tensors(loader) else iter(loader)
 
 
 def _whole_data(loader: Any) -> str:

@@ -42,7 +42,7 @@ from trackside.trainer.goal import Goal
 from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
-from trackside.trainer.loaders import decode_position, positions_of, restore_loaders
+from trackside.trainer.loaders import decode_position, open_loader, positions_of, restore_loaders
 from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log
 from trackside.trainer.loop_plan import LoopPlan
 from trackside.trainer.model_summary import ModelSummary, summarise_model
@@ -60,6 +60,7 @@ from trackside.trainer.safetensors_file import (
     name_weights,
     place_weights,
 )
+from trackside.trainer.torch_batches import with_arrays
 from trackside.trainer.train_state import TrainState, to_carry, with_carry
 from trackside.trainer.trainer_config import TrainerConfig
 from trackside.trainer.training import Training
@@ -109,7 +110,7 @@ class TrainerModule(Overridable):
         self.trainer_config = ConfigDict.from_dict(TrainerConfig, trainer_config)
         self.model_config = ConfigDict.from_dict(ModelConfig, model_config)
         self.optimizer_config = ConfigDict.from_dict(OptimizerConfig, optimizer_config)
-        self.exmp_batch = batch
+        self.exmp_batch = with_arrays(batch)
         self.dataset: DataloaderModule | None = None
         self.model: Any = None
         self.status = ""
@@ -466,7 +467,7 @@ class TrainerModule(Overridable):
         loader = next(iter(loaders.values()))
         layout = self.init_eval_metrics().layout
         with self.ledger.spend(VALIDATION):
-            iterator = iter(loader)
+            iterator = open_loader(loader, "val_loader")
             if iterator is loader:
                 return None
             first = next(iterator, None)
