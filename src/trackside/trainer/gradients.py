@@ -94,9 +94,12 @@ def _check_structure(returned: Any) -> tuple[jax.Array, Any, Any]:
     try:
         loss = jnp.asarray(loss)
     except (TypeError, ValueError):
-        raise MetricError(f"loss_function: expected a scalar float as loss, got {_describe(loss)}") from None
+        raise MetricError(f"the loss function: expected a scalar float as loss, got {_describe(loss)}") from None
     if loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
-        raise MetricError(f"loss_function: expected a scalar float as loss, got {loss.dtype}{list(loss.shape)}")
+        fix = "; reduce it, as with .mean()" if loss.shape else ""
+        raise MetricError(
+            f"the loss function: expected a scalar float as loss, got {loss.dtype}{list(loss.shape)}{fix}"
+        )
     return loss, metrics, updates
 
 
