@@ -201,6 +201,7 @@ class Logger:
         """
         check_mode(mode)
         self.run_log.open()
+        self.write_held_rows()  # they belong to the epoch around it
         self._epochs.start(mode, self._now() - elapsed_s, self.epoch)
         self.epoch = epoch
         self.step = step
