@@ -38,6 +38,7 @@ from trackside.trainer.progress import Progress
 from trackside.trainer.read_ahead import AheadPlan
 from trackside.trainer.sharding import build_mesh
 from trackside.trainer.step_functions import EvalStep, TrainStep, build_eval_step, build_train_step
+from trackside.trainer.train_state import TrainState
 from trackside.trainer.trainer_config import TrainerConfig
 
 LOGGER = logging.getLogger(__name__)
@@ -109,6 +110,11 @@ class Overridable:
             As `loss_function`.
         """
         return self.loss_function(params, self._bind(mutable_variables, rng), batch, rng, train=train)
+
+    def _predict_step(self, state: TrainState, batch: Any) -> Any:
+        """The model's outputs for a batch."""
+        apply_fn = self._bind(state.mutable_variables, jax.random.key(self.trainer_config.seed_eval))
+        return self.adapter.predict(apply_fn, state.params, self.batch_to_input(batch))
 
     @staticmethod
     def batch_to_input(batch: Any) -> Any:

@@ -25,7 +25,6 @@ from trackside.measured_run.interrupts import StopRequest
 from trackside.measured_run.loader_description import describe_loaders
 from trackside.measured_run.progress_bar import is_shown, track
 from trackside.measured_run.step_meter import StepMeter
-from trackside.metrics import Metrics, to_host_metrics
 from trackside.processes import JAX_PROCESSES, Processes, whole
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import CHECKPOINTING, INITIAL_STATE, RESTORING, SETUP, VALIDATION, LedgerTotals
@@ -43,13 +42,13 @@ from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
 from trackside.trainer.loaders import decode_position, positions_of, restore_loaders
-from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log
+from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log, run_test, try_one_batch
 from trackside.trainer.loop_plan import LoopPlan
 from trackside.trainer.model_summary import ModelSummary, summarise_model
 from trackside.trainer.models import ModelConfig, adapter_for
 from trackside.trainer.models.remat import Remat
 from trackside.trainer.optimizer import OptimizerConfig
-from trackside.trainer.overridable import Overridable, OwnHooks
+from trackside.trainer.overridable import Overridable
 from trackside.trainer.resuming import resume_training
 from trackside.trainer.run_configs import RunConfigs
 from trackside.trainer.safetensors_file import (
@@ -63,6 +62,7 @@ from trackside.trainer.safetensors_file import (
 from trackside.trainer.train_state import TrainState, to_carry, with_carry
 from trackside.trainer.trainer_config import TrainerConfig
 from trackside.trainer.training import Training
+from trackside.trainer.training_ledger import begin_ledger, write_ledger_if_closed
 
 LOGGER = logging.getLogger(__name__)
 """Python's logger for messages about a training."""
@@ -353,15 +353,10 @@ class TrainerModule(Overridable):
             `train` and `val` metrics of the best model, those of each validation as `val_epoch_<n>` and
             `val_step_<n>`, and those of the test.
         """
-        self._begin_ledger()
+        begin_ledger(self)
         goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
         self.checkpoint_callback = next((one for one in self.callbacks if isinstance(one, ModelCheckpoint)), None)
         return Training(self, goal, train_loader, val_loader, test_loader).run()
-
-    def _begin_ledger(self) -> None:
-        """Start again for another training, with what was called since the last; the first begins with the trainer."""
-        if self.run_log.has_trained and not self.ledger.is_running:
-            self.ledger.reset(self.ledger_totals)
 
     def fit(
         self,
@@ -395,7 +390,7 @@ class TrainerModule(Overridable):
         if num_epochs is None and num_train_steps is None:
             num_epochs = 1
         before = self.callbacks
-        self._begin_ledger()
+        begin_ledger(self)
         with accounting(self.ledger, self.compile_cache):
             with self.ledger.spend(SETUP):
                 added = bind_callbacks(callbacks, self, self.dataset)
@@ -462,30 +457,7 @@ class TrainerModule(Overridable):
         Returns:
             The metrics that a validation will have, with the values of that batch; None if no batch was read.
         """
-        loaders = val_loader if isinstance(val_loader, dict) else {"": val_loader}
-        loader = next(iter(loaders.values()))
-        layout = self.init_eval_metrics().layout
-        with self.ledger.spend(VALIDATION):
-            iterator = iter(loader)
-            if iterator is loader:
-                return None
-            first = next(iterator, None)
-            batches = [] if first is None else [first]
-            metrics = self.evaluator.evaluate(self.progress.carry, batches, layout, name="val_loader")
-            values = to_host_metrics(metrics)
-            named = {f"{key}_{name}" if key else name: value for key in loaders for name, value in values.items()}
-            return self.logger.preview_metrics(named, "val")
-
-    def _eval_model_in_train_loop(self, val_loader: Any, epoch_idx: int) -> dict[str, float]:
-        """Validate during training, with the hooks around it."""
-        step, hooks = self.global_step, CallbackList([OwnHooks(self), *self.callbacks], self.ledger)
-        hooks.call("on_validation_epoch_start", epoch_idx, step)
-        return self._evaluate(
-            val_loader,
-            "val",
-            epoch_idx,
-            lambda metrics: hooks.call("on_validation_epoch_end", metrics, epoch_idx, step),
-        )
+        return try_one_batch(self, val_loader)
 
     @in_ledger
     def test_model(self, test_loader: Loaders, apply_callbacks: bool = False, epoch_idx: int = 0) -> dict[str, float]:
@@ -499,11 +471,7 @@ class TrainerModule(Overridable):
         Returns:
             The metrics.
         """
-        hooks = CallbackList([OwnHooks(self), *(self.callbacks if apply_callbacks else ())], self.ledger)
-        hooks.call("on_test_epoch_start", epoch_idx)
-        return self._evaluate(
-            test_loader, "test", epoch_idx, lambda metrics: hooks.call("on_test_epoch_end", metrics, epoch_idx)
-        )
+        return run_test(self, test_loader, apply_callbacks, epoch_idx)
 
     @in_ledger
     def eval_model(self, data_loader: Loaders, mode: str, epoch_idx: int) -> dict[str, float]:
@@ -517,42 +485,7 @@ class TrainerModule(Overridable):
         Returns:
             The metrics, averaged over the data points.
         """
-        return self._evaluate(data_loader, mode, epoch_idx, lambda metrics: None)
-
-    def _evaluate(self, loaders: Loaders, mode: str, epoch_idx: int, on_end: Callable) -> dict[str, float]:
-        was_open, step = self.logger.is_open, self.global_step
-        metrics = evaluate_and_log(
-            loaders, mode, epoch_idx, step, self._run_model_eval, on_end, self.logger, self.ledger
-        )
-        if not was_open:  # after a training: the run is over again
-            self.logger.close_tools(self.status)
-            self._write_ledger_again()
-            self.logger.finalize(self.status)
-        return metrics
-
-    def _write_ledger_again(self) -> None:
-        """After a training, what is done with its model is in its ledger too."""
-        if self.meter is not None and self.run_log.has_trained:
-            self.ledger_totals = self.meter.save(self.global_step)
-
-    def _run_model_eval(self, data_loader: Iterable, mode: str = "", epoch_idx: int = -1) -> Metrics:
-        """Evaluate on one data set, without logging.
-
-        Args:
-            data_loader: The batches.
-            mode: What the progress bar shows.
-            epoch_idx: What the progress bar shows next to it.
-
-        Returns:
-            The metrics, on the device.
-        """
-        desc = f"{mode} {epoch_idx}" if epoch_idx >= 0 else mode
-
-        def tracked(batches: Iterable) -> Iterable:
-            return self.tracker(batches, desc=desc, total=loader_length(data_loader), leave=False, delay=1.0)
-
-        carry, layout = self.engine.to_evaluate(self.progress.carry), self.init_eval_metrics().layout
-        return self.evaluator.evaluate(carry, data_loader, layout, tracked, f"{mode}_loader" if mode else "data_loader")
+        return evaluate_and_log(self, data_loader, mode, epoch_idx)
 
     @in_ledger
     def predict(self, data_loader: Iterable) -> Any:
@@ -563,10 +496,6 @@ class TrainerModule(Overridable):
         carry = self.engine.to_evaluate(self.progress.carry)
         with self.ledger.spend(VALIDATION):
             return self.evaluator.predict(carry, data_loader, self._predict_step)
-
-    def _predict_step(self, state: TrainState, batch: Any) -> Any:
-        apply_fn = self._bind(state.mutable_variables, jax.random.key(self.trainer_config.seed_eval))
-        return self.adapter.predict(apply_fn, state.params, self.batch_to_input(batch))
 
     @property
     def shows_bar(self) -> bool:
@@ -604,7 +533,7 @@ class TrainerModule(Overridable):
         """
         with self.ledger.spend(CHECKPOINTING):
             self.checkpoints.save(self.checkpoints.store(directory), self.progress, self._record(metrics), keep)
-        self._write_ledger_if_closed()
+        write_ledger_if_closed(self)
 
     def _record(self, metrics: Mapping[str, float] | None) -> dict[str, Any]:
         """What is saved in addition to the state. Nothing in it changes afterwards."""
@@ -627,11 +556,7 @@ class TrainerModule(Overridable):
     def finish_saving(self) -> None:
         """Wait for checkpoints that are being written. One that failed is reported; the earlier ones are intact."""
         self.checkpoints.finish()
-        self._write_ledger_if_closed()
-
-    def _write_ledger_if_closed(self) -> None:
-        if not self.logger.is_open:
-            self._write_ledger_again()
+        write_ledger_if_closed(self)
 
     @in_ledger
     def resume(self) -> bool:
