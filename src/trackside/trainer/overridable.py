@@ -168,7 +168,8 @@ class Overridable:
                 clock=self.clock,
                 ledger=self.ledger,
             )
-        self._folder_of_config = wanted
+        self.folder_of_config = wanted
+        """The run's folder as the config named it; the run has another if that held one already."""
         if wanted is not None and "{time}" not in str(wanted) and self.logger.log_path != wanted:
             LOGGER.info("%s holds a run already; this one goes to %s", wanted, self.logger.log_path)
 

@@ -16,32 +16,31 @@ from trackside.callbacks.callback_list import bind_callbacks
 from trackside.callbacks.trainer_view import Keep
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
-from trackside.errors import CheckpointError, ConfigError
+from trackside.errors import ConfigError
 from trackside.findings import Finding
-from trackside.logger.run_log import RunLog, without_opening_runs
+from trackside.logger.run_log import RunLog
 from trackside.measured_run.batch_size import loader_length
 from trackside.measured_run.in_ledger import accounting, in_ledger
 from trackside.measured_run.interrupts import StopRequest
 from trackside.measured_run.loader_description import describe_loaders
 from trackside.measured_run.progress_bar import is_shown, track
 from trackside.measured_run.step_meter import StepMeter
-from trackside.processes import JAX_PROCESSES, Processes, whole
+from trackside.processes import JAX_PROCESSES, Processes
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import CHECKPOINTING, INITIAL_STATE, RESTORING, SETUP, VALIDATION, LedgerTotals
 from trackside.profiling.sentinel import RecompileSentinel
-from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.text import count
-from trackside.trainer import parameter_table, saved_training
-from trackside.trainer.batch import DataloaderModule, slice_batch
+from trackside.trainer import parameter_table
+from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.batch_limit import BatchLimit, find_largest_batch
-from trackside.trainer.checkpoint_store import CheckpointStore
-from trackside.trainer.checkpoints import Checkpoints, find_checkpoints
+from trackside.trainer.checkpoints import Checkpoints
 from trackside.trainer.compile_cache import CompileCache, cache_for
 from trackside.trainer.goal import Goal
 from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
-from trackside.trainer.loaders import decode_position, positions_of, restore_loaders
+from trackside.trainer.loaders import restore_loaders
+from trackside.trainer.loading import build_from_checkpoint, load_own, load_positions, load_pretrained, store_to_load
 from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log, run_test, try_one_batch
 from trackside.trainer.loop_plan import LoopPlan
 from trackside.trainer.model_summary import ModelSummary, summarise_model
@@ -51,14 +50,8 @@ from trackside.trainer.optimizer import OptimizerConfig
 from trackside.trainer.overridable import Overridable
 from trackside.trainer.resuming import resume_training
 from trackside.trainer.run_configs import RunConfigs
-from trackside.trainer.safetensors_file import (
-    ImportReport,
-    export_params,
-    import_matching_params,
-    import_params,
-    name_weights,
-    place_weights,
-)
+from trackside.trainer.safetensors_file import ImportReport, export_weights, import_weights
+from trackside.trainer.saved_training import build_record, restore_carry
 from trackside.trainer.train_state import TrainState, to_carry, with_carry
 from trackside.trainer.trainer_config import TrainerConfig
 from trackside.trainer.training import Training
@@ -532,25 +525,8 @@ class TrainerModule(Overridable):
             keep: Chooses the steps to keep from the metrics of all; if left out, all are kept.
         """
         with self.ledger.spend(CHECKPOINTING):
-            self.checkpoints.save(self.checkpoints.store(directory), self.progress, self._record(metrics), keep)
+            self.checkpoints.save(self.checkpoints.store(directory), self.progress, build_record(self, metrics), keep)
         write_ledger_if_closed(self)
-
-    def _record(self, metrics: Mapping[str, float] | None) -> dict[str, Any]:
-        """What is saved in addition to the state. Nothing in it changes afterwards."""
-        progress, dataset = self.progress, self.dataset or DataloaderModule()
-        stages = progress.metrics.at(self.global_step)
-        if metrics is not None:
-            stages = {"train": dict(metrics), "val": dict(metrics)}  # of whichever stage is asked for
-        if progress.time.is_running:  # afterwards it has them
-            progress.time.in_steps_s = self.ledger.totals().in_steps_s
-        record = {
-            **progress.to_record(self.clock.now()),
-            **saved_training.metrics_to_record(stages, self.checkpoint_callback),
-            "configs": self.run_configs.to_plain(),
-            "callbacks": self.callbacks.state_dict(),
-        }
-        record["loaders"].update(positions_of({"val": dataset.val_dataloader, "test": dataset.test_dataloader}))
-        return record
 
     @in_ledger
     def finish_saving(self) -> None:
@@ -575,16 +551,8 @@ class TrainerModule(Overridable):
     def best_model(self) -> Iterator[None]:
         """For as long as it is open, the trainer holds the best model that its callbacks have saved."""
         self.finish_saving()
-        progress, before = self.progress, self.progress.carry
-        best = None
-        if self.checkpoint_callback is not None:
-            with self.ledger.spend(RESTORING):
-                best = self.checkpoints.best_carry(self.checkpoint_callback, self.engine, progress)
-        progress.carry = before if best is None else best
-        try:
+        with self.checkpoints.holding_best(self.checkpoint_callback, self.engine, self.progress):
             yield
-        finally:
-            progress.carry = before
 
     def evaluation_params(self) -> Any:
         """The parameters that evaluation uses, such as the average that `EMA` keeps; else those that are trained."""
@@ -601,10 +569,8 @@ class TrainerModule(Overridable):
             with_state: Whether to write batch statistics and other variables of the model, too.
         """
         with self.ledger.spend(CHECKPOINTING):
-            state = self.progress.carry.mutable_variables if with_state else {}
-            weights = whole(name_weights(self.evaluation_params(), state))
-            if self.processes.is_main:
-                export_params(weights, path)
+            carry = self.progress.carry._replace(params=self.evaluation_params())
+            export_weights(carry, path, with_state, self.processes.is_main)
 
     @in_ledger
     def import_params(
@@ -623,23 +589,9 @@ class TrainerModule(Overridable):
         Returns:
             What was taken and what was not; None with `strict`.
         """
-        if strict and rename is not None:
-            raise ConfigError("rename: it needs strict=False, since a strict file has the model's own names")
-        carry, report = self.progress.carry, None
         with self.ledger.spend(RESTORING):
-            weights = name_weights(carry.params, carry.mutable_variables)
-            if strict:
-                optional = frozenset(weights.keys() - name_weights(carry.params, {}).keys())
-                weights = import_params(weights, path, optional)
-            else:
-                weights, report = import_matching_params(weights, path, rename)
-                LOGGER.info("%s: %s", path, report)
-            params, state = place_weights(weights, carry.params, carry.mutable_variables)
-            places = self.carry_shardings
-            self.progress.carry = carry._replace(
-                params=jax.device_put(params, places.params),
-                mutable_variables=jax.device_put(state, places.mutable_variables),
-            )
+            carry = self.progress.carry
+            self.progress.carry, report = import_weights(carry, self.carry_shardings, path, strict, rename)
         return report
 
     # --- loading ------------------------------------------------------------------------------------------------------
@@ -652,23 +604,7 @@ class TrainerModule(Overridable):
             step_idx: The step; -1 for the latest that is not damaged.
             raise_if_not_found: Whether it is an error if there is none; otherwise a warning.
         """
-        self.finish_saving()
-        try:
-            with self.ledger.spend(RESTORING):
-                store = self._store_to_load()
-                step = self.checkpoints.choose(store, step_idx)
-                self.checkpoints.load(store, step, self.engine, self.progress, self._has_optimizer)
-        except CheckpointError as error:
-            if raise_if_not_found:
-                raise
-            LOGGER.warning("no model was loaded: %s", error)
-
-    def _store_to_load(self) -> CheckpointStore:
-        """The run's checkpoints; before it has any, those of the folder that the config names, if that was taken."""
-        own, named = self.checkpoints.store(None), self._folder_of_config
-        if named is None or named == self.logger.log_path or own.steps():
-            return own
-        return self.checkpoints.store(named / CHECKPOINTS_FOLDER)
+        load_own(self, step_idx, raise_if_not_found)
 
     def load_data_loaders(
         self, step_idx: int = -1, train_loader: Any = None, val_loader: Any = None, test_loader: Any = None
@@ -681,9 +617,8 @@ class TrainerModule(Overridable):
             val_loader: Set to its saved position, if given and it has one.
             test_loader: Set to its saved position, if given and it has one.
         """
-        record = self._store_to_load().record(self.global_step if step_idx < 0 else step_idx)
-        saved = decode_position(saved_training.own_loaders(record, self.processes))
-        self.restore_data_loaders(saved, train_loader, val_loader, test_loader)
+        record = store_to_load(self).record(self.global_step if step_idx < 0 else step_idx)
+        load_positions(self, record, train_loader, val_loader, test_loader)
 
     @in_ledger
     def load_pretrained_model(
@@ -714,23 +649,11 @@ class TrainerModule(Overridable):
         Returns:
             The step that was loaded.
         """
-        self.finish_saving()
-        with self.ledger.spend(RESTORING):
-            root, named_step = find_checkpoints(pathlib.Path(checkpoint_path))
-            store = self.checkpoints.store(root)
-            step = self.checkpoints.choose(store, named_step if step_idx < 0 else step_idx, load_best)
-            with_optimizer = load_optimizer and self._has_optimizer
-            record = self.checkpoints.load(
-                store, step, self.engine, self.progress, with_optimizer, delete_params_before_loading
-            )
+        path, deletes_first = pathlib.Path(checkpoint_path), delete_params_before_loading
+        step, record = load_pretrained(self, path, step_idx, load_best, load_optimizer, deletes_first)
         if any(loader is not None for loader in (train_loader, val_loader, test_loader)):
-            saved = decode_position(saved_training.own_loaders(record, self.processes))
-            self.restore_data_loaders(saved, train_loader, val_loader, test_loader)
+            load_positions(self, record, train_loader, val_loader, test_loader)
         return step
-
-    @property
-    def _has_optimizer(self) -> bool:
-        return self.progress.carry.opt_state is not None
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint: str | pathlib.Path, exmp_input: Any = None, batch_size: int = -1) -> Self:
@@ -744,15 +667,7 @@ class TrainerModule(Overridable):
             exmp_input: An example batch, from which shapes are inferred.
             batch_size: How many examples of it to use; -1 for all.
         """
-        if exmp_input is None:
-            raise CheckpointError("exmp_input: an example batch is needed to build the model; arrays or their shapes")
-        configs, store, step = RunConfigs.of_checkpoint(pathlib.Path(checkpoint))
-        batch = exmp_input if batch_size < 0 else slice_batch(exmp_input, slice(0, batch_size))
-        with without_opening_runs():
-            assert configs.model is not None and configs.optimizer is not None  # noqa: PT018 - both were read
-            trainer = cls(configs.trainer, configs.model, configs.optimizer, batch)
-        trainer.load_pretrained_model(store.root, step)
-        return trainer
+        return build_from_checkpoint(cls, pathlib.Path(checkpoint), exmp_input, batch_size)
 
     def restore_model(self, state_dict: dict[str, Any]) -> None:
         """Put a saved state in place of the current one, whose class is kept.
@@ -763,7 +678,7 @@ class TrainerModule(Overridable):
         """
         carry = self.progress.carry
         is_pruned = carry.opt_state is None
-        carry = saved_training.restore_carry(carry, self.carry_shardings, state_dict, is_pruned)
+        carry = restore_carry(carry, self.carry_shardings, state_dict, is_pruned)
         self.progress.begin_at(carry, int(carry.step))
 
     @staticmethod
