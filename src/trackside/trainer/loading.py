@@ -2,7 +2,7 @@
 
 import logging
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.errors import CheckpointError
@@ -58,9 +58,10 @@ def load_pretrained(
     step_idx: int,
     load_best: bool,
     load_optimizer: bool,
+    loaders: Sequence[Any],
     deletes_first: bool,
-) -> tuple[int, dict[str, Any]]:
-    """Load a model from a folder of checkpoints.
+) -> int:
+    """Load a model from a folder of checkpoints, and say which step it was.
 
     Args:
         trainer: The trainer.
@@ -68,10 +69,8 @@ def load_pretrained(
         step_idx: The step; -1 for the latest that is not damaged, or the one that the path names.
         load_best: Whether to load the best step instead.
         load_optimizer: Whether to load the optimizer's state too, if the trainer has one.
+        loaders: Those for training, validation and test, to be put where they were; None for one that is not wanted.
         deletes_first: Whether to free the current parameters first.
-
-    Returns:
-        The step that was loaded, and its record.
     """
     trainer.finish_saving()
     with trainer.ledger.spend(RESTORING):
@@ -80,7 +79,9 @@ def load_pretrained(
         step = trainer.checkpoints.choose(store, named_step if step_idx < 0 else step_idx, load_best)
         with_optimizer = load_optimizer and _has_optimizer(trainer)
         record = trainer.checkpoints.load(store, step, trainer.engine, trainer.progress, with_optimizer, deletes_first)
-    return step, record
+    if any(loader is not None for loader in loaders):
+        load_positions(trainer, record, *loaders)
+    return step
 
 
 def load_positions(trainer: "TrainerModule", record: Mapping[str, Any], *loaders: Any) -> None:

@@ -29,13 +29,15 @@ from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.init_state import init_carry
 from trackside.trainer.lr_schedules import build_schedule
 from trackside.trainer.measurements import TrainMeasurements
-from trackside.trainer.models import ModelAdapter, ModelConfig, build_model
+from trackside.trainer.models import ModelConfig, adapter_for, build_model
 from trackside.trainer.models.casting import Casting
+from trackside.trainer.models.remat import build_remat
 from trackside.trainer.optimizer import OptimizerConfig, build_optimizer
 from trackside.trainer.parameter_groups import freeze
 from trackside.trainer.precision import PrecisionConfig, to_precision
 from trackside.trainer.progress import Progress
 from trackside.trainer.read_ahead import AheadPlan
+from trackside.trainer.run_configs import RunConfigs
 from trackside.trainer.sharding import build_mesh
 from trackside.trainer.step_functions import EvalStep, TrainStep, build_eval_step, build_train_step
 from trackside.trainer.train_state import TrainState
@@ -65,7 +67,6 @@ class Overridable:
     ledger: Ledger
     sentinel: RecompileSentinel
     exmp_batch: Any
-    adapter: ModelAdapter
     engine_class: type[Engine] = Engine
     """What the compiled calls are made by."""
     _evaluation_params: Callable[[Any], Any] | None
@@ -173,6 +174,10 @@ class Overridable:
         if wanted is not None and "{time}" not in str(wanted) and self.logger.log_path != wanted:
             LOGGER.info("%s holds a run already; this one goes to %s", wanted, self.logger.log_path)
 
+    def build_run_configs(self) -> RunConfigs:
+        """What is written of the configs, with the run and with each checkpoint."""
+        return RunConfigs(self.trainer_config, self.model_config, self.optimizer_config)
+
     def init_mesh(self, model_config: ModelConfig, mesh: Mesh | None = None) -> None:
         """Set up the device mesh, unless one is given: `self.mesh`, `self.batch_partition_specs`."""
         self.mesh = build_mesh(model_config.parallel, mesh)
@@ -183,6 +188,11 @@ class Overridable:
     def build_model(self, model_config: ModelConfig) -> None:
         """Build the model from its config: `self.model`."""
         self.model = build_model(model_config)
+
+    def init_adapter(self) -> None:
+        """Find out how to call the model, with its precision and its remat: `self.adapter`."""
+        remat = build_remat(self.trainer_config.remat, self.trainer_config.remat_policy)
+        self.adapter = adapter_for(self.model, self.model_config, self._casting, remat)
 
     def init_optimizer(self, optimizer_config: OptimizerConfig) -> None:
         """Build the optimizer: `self.tx`."""

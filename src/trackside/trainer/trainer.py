@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -16,27 +15,24 @@ from trackside.callbacks.callback_list import bind_callbacks
 from trackside.callbacks.trainer_view import Keep
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
-from trackside.errors import ConfigError
 from trackside.findings import Finding
 from trackside.logger.run_log import RunLog
 from trackside.measured_run.batch_size import loader_length
 from trackside.measured_run.in_ledger import accounting, in_ledger
 from trackside.measured_run.interrupts import StopRequest
-from trackside.measured_run.loader_description import describe_loaders
 from trackside.measured_run.progress_bar import is_shown, track
 from trackside.measured_run.step_meter import StepMeter
 from trackside.processes import JAX_PROCESSES, Processes
 from trackside.profiling.ledger import Ledger
-from trackside.profiling.ledger_totals import CHECKPOINTING, INITIAL_STATE, RESTORING, SETUP, VALIDATION, LedgerTotals
-from trackside.profiling.sentinel import RecompileSentinel
-from trackside.text import count
+from trackside.profiling.ledger_totals import CHECKPOINTING, RESTORING, SETUP, VALIDATION, LedgerTotals
 from trackside.trainer import parameter_table
+from trackside.trainer.announcement import announce
 from trackside.trainer.batch import DataloaderModule
-from trackside.trainer.batch_limit import BatchLimit, find_largest_batch
+from trackside.trainer.batch_limit import BatchLimit, find_largest_batch, num_batches_held
 from trackside.trainer.checkpoints import Checkpoints
-from trackside.trainer.compile_cache import CompileCache, cache_for
+from trackside.trainer.compile_cache import CompileCache
+from trackside.trainer.fitting import fit
 from trackside.trainer.goal import Goal
-from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
 from trackside.trainer.loaders import restore_loaders
@@ -44,14 +40,14 @@ from trackside.trainer.loading import build_from_checkpoint, load_own, load_posi
 from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log, run_test, try_one_batch
 from trackside.trainer.loop_plan import LoopPlan
 from trackside.trainer.model_summary import ModelSummary, summarise_model
-from trackside.trainer.models import ModelConfig, adapter_for
-from trackside.trainer.models.remat import Remat
+from trackside.trainer.models import ModelConfig
 from trackside.trainer.optimizer import OptimizerConfig
 from trackside.trainer.overridable import Overridable
 from trackside.trainer.resuming import resume_training
 from trackside.trainer.run_configs import RunConfigs
 from trackside.trainer.safetensors_file import ImportReport, export_weights, import_weights
 from trackside.trainer.saved_training import build_record, restore_carry
+from trackside.trainer.set_up import set_up
 from trackside.trainer.train_state import TrainState, to_carry, with_carry
 from trackside.trainer.trainer_config import TrainerConfig
 from trackside.trainer.training import Training
@@ -77,6 +73,10 @@ class TrainerModule(Overridable):
     """Where the times of ledger, loop and logger come from."""
     processes: Processes = JAX_PROCESSES
     """The processes that train together."""
+    run_configs: RunConfigs
+    """What is written of the configs."""
+    checkpoints: Checkpoints
+    """Saves the training, and puts saved ones back."""
 
     def __init__(
         self,
@@ -88,20 +88,6 @@ class TrainerModule(Overridable):
     ):
         self.ledger = Ledger(self.clock)
         """Where the time of the current or the last training went, from when the trainer was built or it began."""
-        with accounting(self.ledger), self.ledger.spend(SETUP):
-            self._init(trainer_config, model_config, optimizer_config, batch, mesh)
-
-    def _init(
-        self,
-        trainer_config: TrainerConfig,
-        model_config: ModelConfig,
-        optimizer_config: OptimizerConfig,
-        batch: Any,
-        mesh: Mesh | None,
-    ) -> None:
-        self.trainer_config = ConfigDict.from_dict(TrainerConfig, trainer_config)
-        self.model_config = ConfigDict.from_dict(ModelConfig, model_config)
-        self.optimizer_config = ConfigDict.from_dict(OptimizerConfig, optimizer_config)
         self.exmp_batch = batch
         self.dataset: DataloaderModule | None = None
         self.model: Any = None
@@ -109,9 +95,7 @@ class TrainerModule(Overridable):
         self.resumes_by_itself = False
         """Whether the same command resumes this run whatever `resume` says, as that of the short trainer does."""
         self.ledger_totals: LedgerTotals | None = None
-        """Where the time of the last call of `train_model` went, and of what was called since; None before its end.
-
-        `open_run(...).ledger` has all legs of the run."""
+        """Where the time of the last call of `train_model` went, and of what was called since; None before its end."""
         self.meter: StepMeter | None = None
         """Keeps account of the steps of the current or the last training."""
         self.findings: Sequence[Finding] = ()
@@ -126,43 +110,11 @@ class TrainerModule(Overridable):
         """Where compiled programs are kept."""
         self._pruned_state: Any = None
         self._evaluation_params: Callable[[Any], Any] | None = None
-        self.init_logger(self.trainer_config.logger)
-        self.run_configs = self.build_run_configs()
-        log = self.run_log
-        self.compile_cache = cache_for(self.trainer_config.compile_cache, log.path, lambda: log.is_attached)
-        try:
-            with contextlib.nullcontext() if self.compile_cache is None else self.compile_cache.in_use():
-                self._build(mesh)
-        except BaseException:
-            self.logger.finalize("error")
-            raise
-
-    def build_run_configs(self) -> RunConfigs:
-        """What is written of the configs, with the run and with each checkpoint."""
-        return RunConfigs(self.trainer_config, self.model_config, self.optimizer_config)
-
-    def _build(self, mesh: Mesh | None) -> None:
-        """Build everything that stands before the first step."""
-        config = self.trainer_config
-        self.sentinel = RecompileSentinel(self.run_log, config.max_recompiles, config.on_too_many_recompiles)
-        self.checkpoints = Checkpoints(self.run_log, self.ledger, self.processes, self.sentinel.named)
-        self.init_mesh(self.model_config, mesh)
-        self.build_model(self.model_config)
-        if config.remat_policy is not None and not config.remat:
-            raise ConfigError(f"remat_policy: got {config.remat_policy!r} without remat; say which layers it is for")
-        remat = Remat(config.remat, config.remat_policy) if config.remat else None
-        self.adapter = adapter_for(self.model, self.model_config, self._casting, remat)
-        self.init_optimizer(self.optimizer_config)
-        with self.ledger.spend(INITIAL_STATE):
-            self.init_model(self.batch_to_input(self.exmp_batch))
-        self.create_jitted_functions()
-        self.init_callbacks(config.callbacks)
-        if self.logs_rows:
-            self.run_configs.log_to(self.logger)
-            devices = [str(device) for device in self.mesh.devices.flat]
-            self.logger.log_environment(
-                {"devices": devices, "backend": jax.default_backend(), "mesh": dict(self.mesh.shape)}
-            )
+        with accounting(self.ledger), self.ledger.spend(SETUP):
+            self.trainer_config = ConfigDict.from_dict(TrainerConfig, trainer_config)
+            self.model_config = ConfigDict.from_dict(ModelConfig, model_config)
+            self.optimizer_config = ConfigDict.from_dict(OptimizerConfig, optimizer_config)
+            set_up(self, mesh)
 
     # --- set-up -------------------------------------------------------------------------------------------------------
 
@@ -177,9 +129,7 @@ class TrainerModule(Overridable):
 
     @in_ledger
     def extend_optimizer(
-        self,
-        transform: optax.GradientTransformation,
-        evaluation_params: Callable[[Any], Any] | None = None,
+        self, transform: optax.GradientTransformation, evaluation_params: Callable[[Any], Any] | None = None
     ) -> None:
         """Let another transformation follow the optimizer, such as one that keeps an average of the parameters.
 
@@ -288,9 +238,6 @@ class TrainerModule(Overridable):
                 is given, as in `lambda schedule: optax.adamw(schedule)`. Without it, rates are multiples of its own,
                 by default from 1e-4 to 1e4 times.
         """
-        loader = self.dataset.train_dataloader if loader is None and self.dataset is not None else loader
-        if loader is None:
-            raise ConfigError("loader: there is none; pass one, or set the loaders with set_dataset before")
         return find_learning_rate(self, loader, lowest, highest, num_steps, optimizer)
 
     def largest_batch(
@@ -304,11 +251,9 @@ class TrainerModule(Overridable):
             max_size: The largest size to try; None for no bound.
             max_compiles: How often to compile at most.
         """
-        inflight = smallest_window(self.trainer_config.max_inflight_steps)
-        if self.engine.placement.send_ahead is not None:  # those that are read ahead are on the device, too
-            inflight += self.trainer_config.prefetch_batches
+        num_held = num_batches_held(self.engine, self.trainer_config)
         return find_largest_batch(
-            self.engine, self.progress.carry, self.exmp_batch, inflight, limit_bytes, max_size, max_compiles
+            self.engine, self.progress.carry, self.exmp_batch, num_held, limit_bytes, max_size, max_compiles
         )
 
     # --- training -----------------------------------------------------------------------------------------------------
@@ -362,7 +307,7 @@ class TrainerModule(Overridable):
         steps_per_epoch: int | None = None,
         callbacks: Iterable[Callback | CallbackConfig] | None = None,
     ) -> dict[str, dict[str, float]]:
-        """Train with more callbacks than those of the config; one epoch unless told otherwise.
+        """Train as `train_model`, with more callbacks than those of the config; one epoch unless told otherwise.
 
         Args:
             train_loader: Batches to train on; those set by `set_dataset` if left out.
@@ -372,33 +317,9 @@ class TrainerModule(Overridable):
             num_train_steps: As in `train_model`.
             steps_per_epoch: As in `train_model`.
             callbacks: A list or `CallbackList` of callbacks or configs of them, called after those of the config.
-
-        Returns:
-            As `train_model`.
         """
-        dataset = self.dataset or DataloaderModule()
-        train_loader = dataset.train_dataloader if train_loader is None else train_loader
-        if train_loader is None:
-            raise ConfigError("train_loader: there is none; pass one, or set the loaders with set_dataset before")
-        if num_epochs is None and num_train_steps is None:
-            num_epochs = 1
-        before = self.callbacks
-        begin_ledger(self)
-        with accounting(self.ledger, self.compile_cache):
-            with self.ledger.spend(SETUP):
-                added = bind_callbacks(callbacks, self, self.dataset)
-            self.callbacks = CallbackList([*before, *added], self.ledger)
-            try:
-                return self.train_model(
-                    train_loader,
-                    dataset.val_dataloader if val_loader is None else val_loader,
-                    dataset.test_dataloader if test_loader is None else test_loader,
-                    num_epochs,
-                    num_train_steps,
-                    steps_per_epoch,
-                )
-            finally:
-                self.callbacks = before
+        given = DataloaderModule(train_loader, val_loader, test_loader)
+        return fit(self, given, num_epochs, num_train_steps, steps_per_epoch, callbacks)
 
     def request_stop(self, reason: str) -> None:
         """End the training after the current step, as one that is done.
@@ -429,20 +350,15 @@ class TrainerModule(Overridable):
         test_loader: Loaders | None,
     ) -> None:
         """Log what is about to be trained: length, loaders, parameters, devices."""
-        length = count(num_epochs, "epoch") if num_epochs is not None else count(num_train_steps or 0, "step")
-        per_epoch = f" of {count(steps_per_epoch, 'step')}" if num_epochs is not None and steps_per_epoch else ""
-        LOGGER.info("Training for %s%s, from step %d.", length, per_epoch, self.global_step)
-        loaders = {"train": train_loader, "val": val_loader, "test": test_loader}
-        for name, loader in describe_loaders(loaders, self.trainer_config.prefetch_batches).items():
-            LOGGER.info("%s data: %s", name, loader.text)
-        LOGGER.info("%s parameters, mesh %s", f"{self.get_num_params():,}", dict(self.mesh.shape))
+        dataset = DataloaderModule(train_loader, val_loader, test_loader)
+        announce(self, num_epochs, num_train_steps, steps_per_epoch, dataset)
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
     def test_eval_function(self, val_loader: Loaders) -> dict[str, float] | None:
         """Run the evaluation step on one batch, so that its errors show before training and not after an epoch.
 
-        Loaders that can be read only once are left alone; the example batch serves instead.
+        Loaders that can be read only once are left alone.
 
         Args:
             val_loader: The validation loader.
@@ -454,29 +370,23 @@ class TrainerModule(Overridable):
 
     @in_ledger
     def test_model(self, test_loader: Loaders, apply_callbacks: bool = False, epoch_idx: int = 0) -> dict[str, float]:
-        """Test the model.
+        """Test the model, and give its metrics.
 
         Args:
             test_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
             apply_callbacks: Whether the callbacks hear of it.
             epoch_idx: The epoch index for callbacks and log.
-
-        Returns:
-            The metrics.
         """
         return run_test(self, test_loader, apply_callbacks, epoch_idx)
 
     @in_ledger
     def eval_model(self, data_loader: Loaders, mode: str, epoch_idx: int) -> dict[str, float]:
-        """Evaluate on a data set and log the metrics.
+        """Evaluate on a data set, log the metrics, averaged over the data points, and give them.
 
         Args:
             data_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
             mode: What to log them under, commonly `val` or `test`.
             epoch_idx: The epoch index for the log.
-
-        Returns:
-            The metrics, averaged over the data points.
         """
         return evaluate_and_log(self, data_loader, mode, epoch_idx)
 
@@ -632,7 +542,7 @@ class TrainerModule(Overridable):
         test_loader: Any = None,
         delete_params_before_loading: bool = True,
     ) -> int:
-        """Load a model from a folder of checkpoints.
+        """Load a model from a folder of checkpoints, and say which step it was.
 
         Args:
             checkpoint_path: The folder, that of a run, or that of one step.
@@ -645,15 +555,10 @@ class TrainerModule(Overridable):
             test_loader: Set to its saved position, if given.
             delete_params_before_loading: Whether to free the current parameters first. Saves memory on the device.
                 What does not fit is found before; should reading itself fail, they are gone.
-
-        Returns:
-            The step that was loaded.
         """
-        path, deletes_first = pathlib.Path(checkpoint_path), delete_params_before_loading
-        step, record = load_pretrained(self, path, step_idx, load_best, load_optimizer, deletes_first)
-        if any(loader is not None for loader in (train_loader, val_loader, test_loader)):
-            load_positions(self, record, train_loader, val_loader, test_loader)
-        return step
+        path, loaders = pathlib.Path(checkpoint_path), (train_loader, val_loader, test_loader)
+        deletes_first = delete_params_before_loading
+        return load_pretrained(self, path, step_idx, load_best, load_optimizer, loaders, deletes_first)
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint: str | pathlib.Path, exmp_input: Any = None, batch_size: int = -1) -> Self:
@@ -676,9 +581,8 @@ class TrainerModule(Overridable):
             state_dict: The saved `params`, and optionally `step`, `opt_state`, `mutable_variables` and `rng`. The
                 optimizer's state is taken over only if the current state has one.
         """
-        carry = self.progress.carry
-        is_pruned = carry.opt_state is None
-        carry = restore_carry(carry, self.carry_shardings, state_dict, is_pruned)
+        is_pruned = self.progress.carry.opt_state is None
+        carry = restore_carry(self.progress.carry, self.carry_shardings, state_dict, is_pruned)
         self.progress.begin_at(carry, int(carry.step))
 
     @staticmethod
