@@ -231,15 +231,6 @@ def test_values_that_are_not_finite_are_found(make_logger, caplog, value):
     assert "acc" not in record.getMessage()
 
 
-def test_another_metric_going_bad_is_another_warning(make_logger, caplog):
-    """Each metric is warned of once."""
-    logger = make_logger()
-    logger._check_for_nans({"loss": math.nan})
-    logger._check_for_nans({"loss": math.nan, "grad_norm": np.float32("inf")}, step=3)
-    assert "grad_norm=inf" in caplog.records[-1].getMessage()
-    assert len(caplog.records) == 2
-
-
 def test_a_new_training_starts_without_nans(make_logger, caplog):
     """What an earlier training found is forgotten."""
     logger = make_logger()

@@ -15,6 +15,7 @@ from tests.trainer.tiny import make_batch, make_loader, make_trainer, rows_of
 from trackside.errors import DataError
 from trackside.logger import LoggerConfig
 from trackside.trainer import Batch, ParallelConfig
+from trackside.trainer.logged_evaluation import evaluate_loader
 
 NUM_BATCHES = 11
 SIZES = (2, 4, 32, "auto")
@@ -24,7 +25,7 @@ def evaluate(loader: Any, steps_per_call: Any, num_times: int = 1, **config: Any
     """The metrics, bit by bit, and the trainer."""
     trainer = make_trainer(steps_per_call=steps_per_call, **config)
     for _ in range(num_times):
-        metrics = trainer._run_model_eval(loader() if callable(loader) else loader)
+        metrics = evaluate_loader(trainer, loader() if callable(loader) else loader)
     return np.asarray(metrics.vector).tobytes(), trainer
 
 

@@ -4,7 +4,8 @@ Measurements come in as plain data (`RunFacts`), from a run in progress or from 
 the training code.
 """
 
-from trackside.findings.facts import EpochFacts, FactCollector, RunFacts, ToolFacts, facts_from_events
+from trackside.findings.fact_collector import FactCollector, facts_from_events
+from trackside.findings.facts import EpochFacts, RunFacts, ToolFacts
 from trackside.findings.finding import SEVERITIES, Finding, Severity
 from trackside.findings.findings_console import render_findings
 from trackside.findings.loader_facts import LoaderFacts

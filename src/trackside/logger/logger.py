@@ -1,18 +1,21 @@
 """The logger: turns metrics into rows of the run log."""
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
-from trackside.errors import ConfigError, MetricError, TracksideError
+from trackside.errors import MetricError
+from trackside.logger.held_rows import HeldRow, HeldRows
 from trackside.logger.images import render_figure, to_image, to_numbers
 from trackside.logger.logger_config import LoggerConfig
+from trackside.logger.non_finite_values import NonFiniteValues
 from trackside.logger.numbers import to_floats, to_numbers_by_name
+from trackside.logger.open_epochs import OpenEpochs, check_mode
+from trackside.logger.postprocessing import MetricPostprocessFn, postprocess
 from trackside.logger.redact import redact
 from trackside.logger.row_step_time import RowStepTime
 from trackside.logger.run_directory import fill_in_time, to_plain_config
@@ -20,34 +23,10 @@ from trackside.logger.run_log import RunLog
 from trackside.logger.tool import LoggerTool
 from trackside.logger.tool_fanout import build_tools
 from trackside.profiling.ledger import Ledger
-from trackside.profiling.ledger_totals import LOGGING
 from trackside.text import a_type
 
 LOGGER = logging.getLogger(__name__)
 """Python's logger for messages about logging, such as a tool that fails."""
-
-OWN_MODES = frozenset({"time", "memory", "profile"})
-"""Modes of rows about the run itself, which users' functions never see."""
-
-MAX_HELD_ROWS = 32
-MAX_HELD_S = 0.02
-"""How long the row of a completed step may wait to be written together with others."""
-
-
-class _OpenEpoch(NamedTuple):
-    """An epoch that is running."""
-
-    mode: str
-    started_s: float
-    outer_epoch: int
-
-
-class _HeldRow(NamedTuple):
-    """A row of a completed step that is not written yet."""
-
-    read: Callable[[], dict[str, float]]
-    step: int
-    completed_s: float
 
 
 class Logger:
@@ -70,7 +49,6 @@ class Logger:
         metric_postprocess_fn: The function given.
         epoch: The current epoch.
         step: The last step that was logged or that an epoch started at.
-        found_nans: Whether a row since the start of the training held a NaN or an infinity.
         run_log: Where the rows go.
 
     Raises:
@@ -80,7 +58,7 @@ class Logger:
     def __init__(
         self,
         config: LoggerConfig,
-        metric_postprocess_fn: Callable[[dict[str, float]], dict[str, float]] | None = None,
+        metric_postprocess_fn: MetricPostprocessFn | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
         process_index: int = 0,
@@ -91,14 +69,12 @@ class Logger:
         self.metric_postprocess_fn = metric_postprocess_fn
         self.epoch = 0
         self.step = 0
-        self.found_nans = False
         self._now = clock.now
         self._ledger = Ledger(clock) if ledger is None else ledger
-        self._epochs: list[_OpenEpoch] = []
-        self._held: list[_HeldRow] = []
+        self._epochs = OpenEpochs()
+        self._held = HeldRows(lambda rows: self.log_rows(row.to_log(self.epoch) for row in rows), self._ledger)
         self._interval = RowStepTime()
-        self._starts_timing = True
-        self._nan_names: set[str] = set()
+        self._non_finite = NonFiniteValues()
         tools = config.log_tools if process_index == 0 else ()
         self.run_log = RunLog(
             self.log_path,
@@ -112,17 +88,22 @@ class Logger:
     @property
     def mode(self) -> str:
         """The current mode: that of the innermost epoch, `default` outside of any."""
-        return self._epochs[-1].mode if self._epochs else "default"
+        return self._epochs.mode
 
     @property
     def mode_stack(self) -> list[str]:
         """The modes of the epochs that are running, innermost last."""
-        return [epoch.mode for epoch in self._epochs]
+        return self._epochs.modes
 
     @property
     def epoch_start_time_stack(self) -> list[float]:
         """When these epochs started, on the clock."""
-        return [epoch.started_s for epoch in self._epochs]
+        return self._epochs.started_s
+
+    @property
+    def found_nans(self) -> bool:
+        """Whether a row since the start of the training held a NaN or an infinity."""
+        return self._non_finite.found
 
     @property
     def last_step(self) -> int:
@@ -149,10 +130,8 @@ class Logger:
         self.run_log.attach()
         self.run_log.open()
         self._epochs.clear()
-        self.found_nans = False
-        self._nan_names.clear()
-        self._start_timing(self.step)
-        self._starts_timing = True
+        self._non_finite.forget()
+        self._interval.start_training(self.step, self._now())
 
     def finalize(self, status: str, step: int | None = None) -> None:
         """Close the logger: its tools, the event file and the log file. Closing it again does nothing.
@@ -220,15 +199,14 @@ class Logger:
             mode: What the epoch is for: `train`, `val`, `test`, or any other name.
             elapsed_s: How long the epoch took before it was interrupted, if it was.
         """
-        if not isinstance(mode, str) or not mode or mode in OWN_MODES:
-            taken = ", ".join(sorted(OWN_MODES))
-            raise ConfigError(f"start_epoch: mode is {mode!r}. Use a name such as 'val' that is none of {taken}.")
+        check_mode(mode)
         self.run_log.open()
-        self._epochs.append(_OpenEpoch(mode, self._now() - elapsed_s, self.epoch))
+        self.write_held_rows()  # they belong to the epoch around it
+        self._epochs.start(mode, self._now() - elapsed_s, self.epoch)
         self.epoch = epoch
         self.step = step
-        if mode == "train" and self._starts_timing:
-            self._start_timing(step)
+        if mode == "train" and self._interval.awaits_epoch:
+            self._interval.start(step, self._now())
 
     def complete_metrics(self, metrics: Any) -> dict[str, float]:
         """What the current epoch's row will hold: its metrics, `epoch_time`, and what `metric_postprocess_fn` adds.
@@ -238,11 +216,9 @@ class Logger:
         Args:
             metrics: The epoch's metrics: numbers by name, or metrics in any other form.
         """
-        if not self._epochs:
-            raise TracksideError("end_epoch() was called and no epoch is running. Call start_epoch() before it.")
-        mode, started_s, _ = self._epochs[-1]
-        values = {**to_numbers_by_name(metrics), "epoch_time": self._now() - started_s}
-        return self._postprocess(values, self.step, "train_epoch" if mode == "train" else mode)
+        epoch = self._epochs.innermost()
+        values = {**to_numbers_by_name(metrics), "epoch_time": self._now() - epoch.started_s}
+        return self._postprocess(values, self.step, epoch.row_mode)
 
     def preview_metrics(self, metrics: Mapping[str, float], mode: str) -> dict[str, float]:
         """What the row of an epoch that did not take place would hold, such as that of a trial batch.
@@ -270,13 +246,13 @@ class Logger:
         self.run_log.open()
         self.write_held_rows()
         values = to_floats(metrics) if is_complete else self.complete_metrics(metrics)
-        mode, started_s, outer_epoch = self._epochs.pop()
+        ended = self._epochs.end()
         self.step = step
-        self._log(values, step, "train_epoch" if mode == "train" else mode)
-        if mode != "train":
-            self.exclude_time(self._now() - started_s)
+        self._log(values, step, ended.row_mode)
+        if ended.mode != "train":
+            self.exclude_time(self._now() - ended.started_s)
         if self._epochs:
-            self.epoch = outer_epoch
+            self.epoch = ended.outer_epoch
         return {**values, **metrics} if isinstance(metrics, Mapping) else values
 
     # --- steps --------------------------------------------------------------------------------------------------------
@@ -329,15 +305,14 @@ class Logger:
         """
         if not self.run_log.is_open:
             self.run_log.open()
-        mode, lap, is_finite, written = self.mode, self._interval.lap, math.isfinite, []
+        mode, lap, check, written = self.mode, self._interval.lap, self._non_finite.check, []
         changes = self.metric_postprocess_fn is not None
         for values, step, epoch, now_s in rows:
             values["epoch"] = epoch
             seconds = lap(step, now_s)
             if seconds is not None:
                 values["step_time"] = seconds
-            if not is_finite(sum(values.values())):
-                self._check_for_nans(values, step)
+            check(values, step)
             written.append((self._postprocess(values, step, mode) if changes else values, step, epoch))
         if written:
             self.step = written[-1][1]
@@ -346,7 +321,6 @@ class Logger:
     def hold_row(self, read: Callable[[], dict[str, float]], step: int, completed_s: float) -> None:
         """Log the row of a completed step now, or in a moment together with others.
 
-        Several at once cost a third of what they cost one by one between two steps, when each finds the caches cold.
         Whatever else is logged comes after them: rows come in the order of their steps, and W&B refuses others.
 
         Args:
@@ -354,18 +328,11 @@ class Logger:
             step: The step.
             completed_s: When it completed, on the logger's clock.
         """
-        self._held.append(_HeldRow(read, step, completed_s))
-        if len(self._held) >= MAX_HELD_ROWS or completed_s - self._held[0].completed_s > MAX_HELD_S:
-            self.write_held_rows()
+        self._held.hold(HeldRow(read, step, completed_s))
 
     def write_held_rows(self) -> None:
         """Write the rows that wait to be written together."""
-        if not self._held:
-            return
-        before = self._ledger.switch(LOGGING)
-        held, self._held = self._held, []
-        self.log_rows((row.read(), row.step, self.epoch, row.completed_s) for row in held)
-        self._ledger.switch(before)
+        self._held.write()
 
     def exclude_time(self, seconds: float) -> None:
         """Leave `seconds` that just passed out of `step_time`, as for compilation or a checkpoint.
@@ -373,7 +340,7 @@ class Logger:
         Args:
             seconds: How long it took. Time within an epoch of validation or test is left out anyway.
         """
-        if all(epoch.mode == "train" for epoch in self._epochs):
+        if all(mode == "train" for mode in self._epochs.modes):
             self._interval.exclude(seconds)
 
     def pause_timing(self, step: int) -> None:
@@ -412,7 +379,7 @@ class Logger:
             values: The values that show it, by name.
             step: The step.
         """
-        self.found_nans = True
+        self._non_finite.found = True
         self.run_log.write("non_finite", step=step, values={name: str(value) for name, value in values.items()})
 
     # --- images, text, histograms and figures -------------------------------------------------------------------------
@@ -451,45 +418,9 @@ class Logger:
         self.write_held_rows()
         self.run_log.tools.show(method, name, value, step, self.mode if mode is None else mode)
 
-    # --- rows ---------------------------------------------------------------------------------------------------------
-
     def _log(self, values: dict[str, float], step: int, mode: str) -> None:
-        # One sum finds out whether any value is not finite.
-        if not math.isfinite(sum(values.values())):
-            self._check_for_nans(values, step)
+        self._non_finite.check(values, step)
         self.run_log.write_metrics(values, step, self.epoch, mode)
 
     def _postprocess(self, values: dict[str, float], step: int, mode: str) -> dict[str, float]:
-        function = self.metric_postprocess_fn
-        if function is None or mode in OWN_MODES:
-            return values
-        name = getattr(function, "__qualname__", repr(function))
-        try:
-            processed = function(dict(values))
-        except Exception as error:
-            error.add_note(f"Raised by metric_postprocess_fn={name} for the {mode!r} row of step {step}: {values}")
-            raise
-        if not isinstance(processed, Mapping):
-            raise MetricError(f"metric_postprocess_fn={name} returned {processed!r}. Return a dict of numbers by name.")
-        return to_floats(processed)
-
-    def _check_for_nans(self, host_metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Look for NaNs and infinities: `found_nans` is set, and each metric is warned of once per training.
-
-        Args:
-            host_metrics: The metrics to check.
-            step: The step that they were logged at, for the warning.
-        """
-        bad = {name: value for name, value in host_metrics.items() if not math.isfinite(value)}
-        if not bad:
-            return
-        self.found_nans = True
-        if new := {name: value for name, value in bad.items() if name not in self._nan_names}:
-            self._nan_names.update(new)
-            found = ", ".join(f"{name}={float(value)}" for name, value in new.items())
-            where = "" if step is None else f" at step {step}"
-            LOGGER.warning("found values that are not finite%s: %s", where, found)
-
-    def _start_timing(self, step: int) -> None:
-        self._interval.start(step, self._now())
-        self._starts_timing = False
+        return postprocess(self.metric_postprocess_fn, values, step, mode)

@@ -7,6 +7,7 @@ class RowStepTime:
     Attributes:
         last_step: The step of the last row.
         last_step_time: When that was; None before any.
+        awaits_epoch: Whether the next epoch of training is to start it.
     """
 
     def __init__(self) -> None:
@@ -15,11 +16,18 @@ class RowStepTime:
         self._excluded_s = 0.0
         self._excluded_steps = 0
         self._paused_at: tuple[int, float] | None = None
+        self.awaits_epoch = True
+
+    def start_training(self, step: int, now_s: float) -> None:
+        """Start from a step. The first epoch starts again: what comes before it is no training step."""
+        self.start(step, now_s)
+        self.awaits_epoch = True
 
     def start(self, step: int, now_s: float) -> None:
         """Start from a step, with nothing to leave out."""
-        self._set(step, now_s)
+        self.last_step, self.last_step_time, self._excluded_s, self._excluded_steps = step, now_s, 0.0, 0
         self._paused_at = None
+        self.awaits_epoch = False
 
     def lap(self, step: int, now_s: float) -> float | None:
         """A row is logged: the seconds per step since the last one; None where there is no step to tell of."""
@@ -59,6 +67,3 @@ class RowStepTime:
         self._excluded_steps += step - since_step
         self._excluded_s += now_s - since_s
         self._paused_at = step, now_s
-
-    def _set(self, step: int, now_s: float) -> None:
-        self.last_step, self.last_step_time, self._excluded_s, self._excluded_steps = step, now_s, 0.0, 0

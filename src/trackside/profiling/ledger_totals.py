@@ -90,6 +90,25 @@ class LedgerTotals:
             _minus_range(self.at_peak_range_s, earlier.at_peak_range_s),
         )
 
+    def plus(self, other: "LedgerTotals") -> "LedgerTotals":
+        """The totals of this and of another leg."""
+        return LedgerTotals(
+            self.wall_s + other.wall_s,
+            _sum_by_name(self.parts, other.parts),
+            self.num_steps + other.num_steps,
+            self.num_samples + other.num_samples,
+            self.num_tokens + other.num_tokens,
+            self.gc_s + other.gc_s,
+            _sum_known(self.device_busy_s, other.device_busy_s),
+            _sum_known(self.device_idle_s, other.device_idle_s),
+            _sum_by_name(self.idle_by_reason, other.idle_by_reason),
+            _sum_at_peak(self, other),
+            self.outside_s + other.outside_s,
+            _sum_idle_limit(self, other, "device_idle_low_s"),
+            _sum_idle_limit(self, other, "device_idle_high_s"),
+            _sum_at_peak_range(self, other),
+        )
+
     def share(self, part: str) -> float:
         """A part's share of the wall."""
         return self.parts.get(part, 0.0) / self.wall_s if self.wall_s > 0 else 0.0
@@ -202,3 +221,32 @@ def _minus(now: float | None, earlier: float | None) -> float | None:
 def _minus_range(now: tuple[float, float] | None, earlier: tuple[float, float] | None) -> tuple[float, float] | None:
     least_s, most_s = earlier or (0.0, 0.0)
     return None if now is None else (now[0] - least_s, now[1] - most_s)
+
+
+def _sum_at_peak(first: LedgerTotals, second: LedgerTotals) -> float | None:
+    """Known where it is known of all steps: a utilization of some of them would be too low."""
+    legs = [leg.at_peak_s for leg in (first, second) if leg.num_steps]
+    known = [at_peak_s for at_peak_s in legs if at_peak_s is not None]
+    return sum(known) if known and len(known) == len(legs) else None
+
+
+def _sum_at_peak_range(first: LedgerTotals, second: LedgerTotals) -> tuple[float, float] | None:
+    """A leg whose peak has no spread adds none."""
+    if _sum_at_peak(first, second) is None or first.at_peak_range_s is second.at_peak_range_s is None:
+        return None
+    ranges = [leg.at_peak_range_s or (leg.at_peak_s or 0.0,) * 2 for leg in (first, second)]
+    return ranges[0][0] + ranges[1][0], ranges[0][1] + ranges[1][1]
+
+
+def _sum_by_name(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}
+
+
+def _sum_idle_limit(first: LedgerTotals, second: LedgerTotals, name: str) -> float | None:
+    """Known where it is known of each leg that observed the device; earlier versions did not write it."""
+    limits = [getattr(leg, name) for leg in (first, second) if leg.device_idle_s is not None]
+    return sum(limits) if limits and None not in limits else None
+
+
+def _sum_known(first: float | None, second: float | None) -> float | None:
+    return None if first is None and second is None else (first or 0.0) + (second or 0.0)

@@ -4,7 +4,7 @@ import statistics
 from dataclasses import replace
 
 from trackside.findings import RunFacts, facts_from_events
-from trackside.findings.facts import MAX_STEP_TIMES
+from trackside.findings.fact_collector import MAX_STEP_TIMES
 from trackside.runs.logged_step_times import StepTimes
 from trackside.runs.row_collector import RowCollector
 

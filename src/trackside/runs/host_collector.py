@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trackside.findings import facts_from_events
-from trackside.findings.facts import is_of_another_leg
+from trackside.findings.fact_collector import is_of_another_leg
 from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.runs.event_file import OTHER, split_lines
 from trackside.runs.row_collector import RowCollector

@@ -1,17 +1,14 @@
 """A run on disk: finished, running or dead."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from trackside.errors import EventFileError, RunError
 from trackside.events import read_events
-from trackside.files import read_regular
-from trackside.findings import SEVERITIES, Finding, RunFacts, find_all, split_silenced
+from trackside.findings import Finding, RunFacts
 from trackside.findings.silencing import checked_ids
 from trackside.profiling.first_step import TimeToFirstStep
 from trackside.profiling.ledger_totals import LedgerTotals
@@ -21,7 +18,6 @@ from trackside.runs.captures import locate_capture
 from trackside.runs.facts_of_run import facts_of_rows, with_step_time
 from trackside.runs.frames import frame_of
 from trackside.runs.host_collector import HostCollector
-from trackside.runs.host_findings import find_in_hosts
 from trackside.runs.hosts import HostTable, host_table
 from trackside.runs.logged_step_times import StepTimes, step_times_of
 from trackside.runs.metric_table import MetricTable
@@ -32,12 +28,11 @@ from trackside.runs.row_collector import RowCollector
 from trackside.runs.run_axes import RunAxes, axes_of
 from trackside.runs.run_folders import event_files, process_index_of
 from trackside.runs.run_legs import Leg, legs_of
+from trackside.runs.run_problems import problems_of
 from trackside.runs.run_status import DEAD, NOT_STARTED, RUNNING, UNKNOWN, is_held, status_of
-from trackside.text import count
+from trackside.runs.run_verdicts import verdicts_of
+from trackside.runs.written_config import config_of, environment_of
 from trackside.trace.capture_row import CaptureRow
-
-_MAX_NAMED_FILES = 3
-_MAX_CONFIG_BYTES = 1 << 26
 
 
 def open_run(path: str | os.PathLike[str], silence: Iterable[str] = ()) -> "Run":
@@ -159,18 +154,9 @@ class Run:
     @cached_property
     def problems(self) -> list[str]:
         """What is wrong with the run's files, as sentences."""
-        problems = [] if self._config_file.is_file() else [f"{CONFIG_FILE_NAME} is missing{self._config_source}"]
-        # Counted, not listed: a single stray file may have a number of nine digits.
-        end = max(self._processes, default=0)
-        missing = (index for index in range(end) if index not in self._processes)
-        problems += [f"{event_file_name(index)} is missing" for index in islice(missing, _MAX_NAMED_FILES)]
-        if (num_more := end - (len(self._processes) - 1) - _MAX_NAMED_FILES) > 0:
-            are = "is" if num_more == 1 else "are"
-            last = next(index for index in range(end - 1, -1, -1) if index not in self._processes)
-            problems.append(f"{count(num_more, 'more event file')} up to {event_file_name(last)} {are} missing")
-        for process in self._processes.values():
-            problems += process.problems(is_written=self._is_held)
-        return problems
+        has_file = self._config_file.is_file()
+        knows_config = has_file or bool(self.config)
+        return list(problems_of(self._processes, has_file, knows_config, is_written=self._is_held))
 
     @property
     def process_indices(self) -> list[int]:
@@ -285,12 +271,7 @@ class Run:
 
     @cached_property
     def _verdicts(self) -> tuple[list[Finding], list[Finding]]:
-        """What is found: to be shown, and silenced."""
-        # A run without a ledger, as of a loop with timers only, may know more than its rows.
-        reported = [] if self.ledger is not None else list(_reported_findings(self._rows))
-        found = [*(reported or find_all(self.facts)), *find_in_hosts(self.hosts)]
-        found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-        return split_silenced(found, {*self.facts.silenced, *self._silenced})
+        return verdicts_of(self._rows, self.facts, self.hosts, self._silenced)
 
     @cached_property
     def step_times(self) -> StepTimes:
@@ -324,23 +305,12 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The configuration: from the event file, or else from the file next to it."""
-        merged: dict[str, Any] = {}
-        for row in self._rows.events("config"):
-            merged.update(row.get("config") or {})
-        if not merged:
-            try:
-                merged = dict(json.loads(read_regular(self._config_file, _MAX_CONFIG_BYTES)))
-            except (OSError, ValueError, TypeError, RecursionError):
-                return {}
-        return merged
+        return config_of(self._rows, self._config_file)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
         """What it ran on: versions, machine, devices, command line."""
-        merged: dict[str, Any] = {}
-        for row in self._rows.events("environment"):
-            merged.update(row)
-        return {name: value for name, value in merged.items() if name not in ("kind", "t")}
+        return environment_of(self._rows)
 
     def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
         """The rows of the first process as they were written, in order.
@@ -397,19 +367,3 @@ class Run:
     @property
     def _config_file(self) -> Path:
         return self.path / CONFIG_FILE_NAME
-
-    @property
-    def _config_source(self) -> str:
-        return "; the configuration was read from the event file" if self.config else ""
-
-
-def _reported_findings(rows: RowCollector) -> Iterator[Finding]:
-    """The findings of the last leg, as it reported them at its end."""
-    last_leg: list[dict[str, Any]] = []
-    for row in rows.events("leg", "finding"):
-        last_leg = [] if row["kind"] == "leg" else [*last_leg, row]
-    for row in last_leg:
-        try:
-            yield Finding.from_dict(row)
-        except (TypeError, ValueError):  # of an older format
-            continue

@@ -18,8 +18,10 @@ from trackside.measured_run.batch_size import batch_size
 from trackside.text import count, num_bytes, wrap
 from trackside.trainer.array_forms import device_bytes, forms_of
 from trackside.trainer.engine import Engine
+from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.sharding import num_batch_shards, num_own_batch_shards
 from trackside.trainer.train_state import Carry
+from trackside.trainer.trainer_config import TrainerConfig
 
 LOGGER = logging.getLogger(__name__)
 
@@ -79,6 +81,17 @@ class BatchLimit:
         beyond = f"{larger:,} does not" if larger is not None else "larger ones were not tried"
         divisible = f"; sizes are multiples of {self.multiple}" if self.multiple > 1 else ""
         return f"a batch of {self.size:,} fits into {limit}; {beyond}{divisible}"
+
+
+def num_batches_held(engine: Engine, config: TrainerConfig) -> int:
+    """How many batches a training has on the device at once.
+
+    Args:
+        engine: What the training runs on.
+        config: How many steps may be in flight, and how many batches are read ahead.
+    """
+    inflight = smallest_window(config.max_inflight_steps)
+    return inflight + (0 if engine.placement.send_ahead is None else config.prefetch_batches)
 
 
 def find_largest_batch(

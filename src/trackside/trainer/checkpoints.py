@@ -1,9 +1,10 @@
 """Saving a training and putting saved ones back: which folder, which step, which of them are kept."""
 
+import contextlib
 import logging
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from trackside.errors import CheckpointError
 from trackside.logger.run_log import RunLog
 from trackside.processes import Processes
 from trackside.profiling.ledger import Ledger
-from trackside.profiling.ledger_totals import CHECKPOINTING
+from trackside.profiling.ledger_totals import CHECKPOINTING, RESTORING
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.trainer import saved_training
 from trackside.trainer.checkpoint_store import CheckpointStore
@@ -169,6 +170,25 @@ class Checkpoints:
         saved_training.check_form(store, best, carry, with_optimizer=True)
         # The optimizer's state too: callbacks may keep there what they evaluate on.
         return carry._replace(**saved_training.load_state(store, best, carry, engine.carry_shardings, True))
+
+    @contextlib.contextmanager
+    def holding_best(self, keeper: ModelCheckpoint | None, engine: Engine, progress: Progress) -> Iterator[None]:
+        """For the length of a block, a training has the state of the best step, if one is known.
+
+        Args:
+            keeper: The callback that has kept it; None if no callback keeps any.
+            engine: What the training runs on.
+            progress: The training.
+        """
+        before, best = progress.carry, None
+        if keeper is not None:
+            with self._ledger.spend(RESTORING):
+                best = self.best_carry(keeper, engine, progress)
+        progress.carry = before if best is None else best
+        try:
+            yield
+        finally:
+            progress.carry = before
 
     # --- loading ------------------------------------------------------------------------------------------------------
 

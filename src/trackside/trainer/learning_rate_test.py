@@ -49,7 +49,7 @@ class _Ramp:
 
 def find_learning_rate(
     trainer: "TrainerModule",
-    loader: Iterable,
+    loader: Iterable | None = None,
     lowest: float | None = None,
     highest: float | None = None,
     num_steps: int = 100,
@@ -59,12 +59,16 @@ def find_learning_rate(
 
     Args:
         trainer: Whose model, step, data placement and optimizer are used. It is left as it is.
-        loader: The batches, repeated if they are too few.
+        loader: The batches, repeated if they are too few; those that the trainer trains on if left out.
         lowest: The first learning rate.
         highest: The last learning rate.
         num_steps: How many steps there are from the first to the last.
         optimizer: Makes the optimizer for a schedule, where the trainer's own does not say its learning rate.
     """
+    if loader is None and trainer.dataset is not None:
+        loader = trainer.dataset.train_dataloader
+    if loader is None:
+        raise ConfigError("loader: there is none; pass one, or set the loaders with set_dataset before")
     _check(lowest, highest, num_steps)
     engine, carry = trainer.engine, jax.tree.map(lambda leaf: leaf.copy(), trainer.progress.carry)
     ramp = _build_ramp(trainer, lowest, highest, num_steps, optimizer)

@@ -29,15 +29,18 @@ from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.init_state import init_carry
 from trackside.trainer.lr_schedules import build_schedule
 from trackside.trainer.measurements import TrainMeasurements
-from trackside.trainer.models import ModelAdapter, ModelConfig, build_model
+from trackside.trainer.models import ModelConfig, adapter_for, build_model
 from trackside.trainer.models.casting import Casting
+from trackside.trainer.models.remat import build_remat
 from trackside.trainer.optimizer import OptimizerConfig, build_optimizer
 from trackside.trainer.parameter_groups import freeze
 from trackside.trainer.precision import PrecisionConfig, to_precision
 from trackside.trainer.progress import Progress
 from trackside.trainer.read_ahead import AheadPlan
+from trackside.trainer.run_configs import RunConfigs
 from trackside.trainer.sharding import build_mesh
 from trackside.trainer.step_functions import EvalStep, TrainStep, build_eval_step, build_train_step
+from trackside.trainer.train_state import TrainState
 from trackside.trainer.trainer_config import TrainerConfig
 
 LOGGER = logging.getLogger(__name__)
@@ -64,7 +67,6 @@ class Overridable:
     ledger: Ledger
     sentinel: RecompileSentinel
     exmp_batch: Any
-    adapter: ModelAdapter
     engine_class: type[Engine] = Engine
     """What the compiled calls are made by."""
     _evaluation_params: Callable[[Any], Any] | None
@@ -109,6 +111,11 @@ class Overridable:
             As `loss_function`.
         """
         return self.loss_function(params, self._bind(mutable_variables, rng), batch, rng, train=train)
+
+    def _predict_step(self, state: TrainState, batch: Any) -> Any:
+        """The model's outputs for a batch."""
+        apply_fn = self._bind(state.mutable_variables, jax.random.key(self.trainer_config.seed_eval))
+        return self.adapter.predict(apply_fn, state.params, self.batch_to_input(batch))
 
     @staticmethod
     def batch_to_input(batch: Any) -> Any:
@@ -162,9 +169,14 @@ class Overridable:
                 clock=self.clock,
                 ledger=self.ledger,
             )
-        self._folder_of_config = wanted
+        self.folder_of_config = wanted
+        """The run's folder as the config named it; the run has another if that held one already."""
         if wanted is not None and "{time}" not in str(wanted) and self.logger.log_path != wanted:
             LOGGER.info("%s holds a run already; this one goes to %s", wanted, self.logger.log_path)
+
+    def build_run_configs(self) -> RunConfigs:
+        """What is written of the configs, with the run and with each checkpoint."""
+        return RunConfigs(self.trainer_config, self.model_config, self.optimizer_config)
 
     def init_mesh(self, model_config: ModelConfig, mesh: Mesh | None = None) -> None:
         """Set up the device mesh, unless one is given: `self.mesh`, `self.batch_partition_specs`."""
@@ -176,6 +188,11 @@ class Overridable:
     def build_model(self, model_config: ModelConfig) -> None:
         """Build the model from its config: `self.model`."""
         self.model = build_model(model_config)
+
+    def init_adapter(self) -> None:
+        """Find out how to call the model, with its precision and its remat: `self.adapter`."""
+        remat = build_remat(self.trainer_config.remat, self.trainer_config.remat_policy)
+        self.adapter = adapter_for(self.model, self.model_config, self._casting, remat)
 
     def init_optimizer(self, optimizer_config: OptimizerConfig) -> None:
         """Build the optimizer: `self.tx`."""

@@ -4,6 +4,7 @@ Batch statistics and other variables that a model needs as well have the name of
 such as `batch_stats/BatchNorm_0/mean`. Keys of random streams are left out.
 """
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +15,66 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.flax import load_file, save_file
 
-from trackside.errors import CheckpointError
+from trackside.errors import CheckpointError, ConfigError
 from trackside.files import replacing
+from trackside.processes import whole
 from trackside.trainer.saved_training import check_same_form
+from trackside.trainer.train_state import Carry
 from trackside.tree_paths import leaf_path
 
+LOGGER = logging.getLogger(__name__)
+
 _MAX_NAMES = 10
+
+
+def export_weights(carry: Carry, path: str | os.PathLike[str], with_state: bool, is_main: bool) -> None:
+    """Write the weights of a training to a file. All processes have to call this.
+
+    Args:
+        carry: The state of the training.
+        path: The file.
+        with_state: Whether to write batch statistics and other variables of the model, too.
+        is_main: Whether this is the process that writes.
+    """
+    weights = whole(name_weights(carry.params, carry.mutable_variables if with_state else {}))
+    if is_main:
+        export_params(weights, path)
+
+
+def import_weights(
+    carry: Carry,
+    shardings: Carry,
+    path: str | os.PathLike[str],
+    strict: bool,
+    rename: Callable[[str], str | None] | None,
+) -> tuple[Carry, "ImportReport | None"]:
+    """Put weights from a file in place of those of a training, whose optimizer stays as it is.
+
+    Args:
+        carry: The state of the training.
+        shardings: How its arrays are spread over the mesh.
+        path: The file.
+        strict: Whether the file must hold exactly the model's parameters. Other variables it may lack.
+        rename: Without `strict`: from a name in the file, the path in the model; None leaves the parameter out.
+
+    Returns:
+        The state, and without `strict` what was taken and what was not, which the log says, too.
+    """
+    if strict and rename is not None:
+        raise ConfigError("rename: it needs strict=False, since a strict file has the model's own names")
+    weights, report = name_weights(carry.params, carry.mutable_variables), None
+    if strict:
+        optional = frozenset(weights.keys() - name_weights(carry.params, {}).keys())
+        weights = import_params(weights, path, optional)
+    else:
+        weights, report = import_matching_params(weights, path, rename)
+        LOGGER.info("%s: %s", path, report)
+    params, state = place_weights(weights, carry.params, carry.mutable_variables)
+    placed = carry._replace(
+        params=jax.device_put(params, shardings.params),
+        mutable_variables=jax.device_put(state, shardings.mutable_variables),
+    )
+    return placed, report
 
 
 def name_weights(params: Any, mutable_variables: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -11,10 +11,15 @@ from trackside.callbacks import ModelCheckpoint
 from trackside.errors import CheckpointError
 from trackside.monitor import Monitor, validation_loss
 from trackside.processes import Processes
+from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.checkpoint_store import CheckpointStore
+from trackside.trainer.loaders import positions_of
 from trackside.trainer.progress import read_all, spell_all
 from trackside.trainer.train_state import Carry
 from trackside.tree_paths import leaf_path
+
+if TYPE_CHECKING:
+    from trackside.trainer.trainer import TrainerModule
 
 LOGGER = logging.getLogger(__name__)
 
@@ -162,6 +167,29 @@ def _shapes(tree: Any) -> dict[str, str]:
 
 
 # --- the record -------------------------------------------------------------------------------------------------------
+
+
+def build_record(trainer: "TrainerModule", metrics: Mapping[str, float] | None) -> dict[str, Any]:
+    """What is saved in addition to the state. Nothing in it changes afterwards.
+
+    Args:
+        trainer: The trainer, with all steps in flight settled.
+        metrics: Metrics of a validation that go with the step; those that were measured after it if left out.
+    """
+    progress, dataset = trainer.progress, trainer.dataset or DataloaderModule()
+    stages = progress.metrics.at(trainer.global_step)
+    if metrics is not None:
+        stages = {"train": dict(metrics), "val": dict(metrics)}  # of whichever stage is asked for
+    if progress.time.is_running:  # afterwards it has them
+        progress.time.in_steps_s = trainer.ledger.totals().in_steps_s
+    record = {
+        **progress.to_record(trainer.clock.now()),
+        **metrics_to_record(stages, trainer.checkpoint_callback),
+        "configs": trainer.run_configs.to_plain(),
+        "callbacks": trainer.callbacks.state_dict(),
+    }
+    record["loaders"].update(positions_of({"val": dataset.val_dataloader, "test": dataset.test_dataloader}))
+    return record
 
 
 def metrics_to_record(stages: Mapping[str, Mapping[str, float]], keeper: ModelCheckpoint | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -16,54 +15,44 @@ from trackside.callbacks.callback_list import bind_callbacks
 from trackside.callbacks.trainer_view import Keep
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
-from trackside.errors import CheckpointError, ConfigError
 from trackside.findings import Finding
-from trackside.logger.run_log import RunLog, without_opening_runs
+from trackside.logger.run_log import RunLog
 from trackside.measured_run.batch_size import loader_length
 from trackside.measured_run.in_ledger import accounting, in_ledger
 from trackside.measured_run.interrupts import StopRequest
-from trackside.measured_run.loader_description import describe_loaders
 from trackside.measured_run.progress_bar import is_shown, track
 from trackside.measured_run.step_meter import StepMeter
-from trackside.metrics import Metrics, to_host_metrics
-from trackside.processes import JAX_PROCESSES, Processes, whole
+from trackside.processes import JAX_PROCESSES, Processes
 from trackside.profiling.ledger import Ledger
-from trackside.profiling.ledger_totals import CHECKPOINTING, INITIAL_STATE, RESTORING, SETUP, VALIDATION, LedgerTotals
-from trackside.profiling.sentinel import RecompileSentinel
-from trackside.run_layout import CHECKPOINTS_FOLDER
-from trackside.text import count
-from trackside.trainer import parameter_table, saved_training
-from trackside.trainer.batch import DataloaderModule, slice_batch
-from trackside.trainer.batch_limit import BatchLimit, find_largest_batch
-from trackside.trainer.checkpoint_store import CheckpointStore
-from trackside.trainer.checkpoints import Checkpoints, find_checkpoints
-from trackside.trainer.compile_cache import CompileCache, cache_for
+from trackside.profiling.ledger_totals import CHECKPOINTING, RESTORING, SETUP, VALIDATION, LedgerTotals
+from trackside.trainer import parameter_table
+from trackside.trainer.announcement import announce
+from trackside.trainer.batch import DataloaderModule
+from trackside.trainer.batch_limit import BatchLimit, find_largest_batch, num_batches_held
+from trackside.trainer.checkpoints import Checkpoints
+from trackside.trainer.compile_cache import CompileCache
+from trackside.trainer.fitting import fit
 from trackside.trainer.goal import Goal
-from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
-from trackside.trainer.loaders import decode_position, open_loader, positions_of, restore_loaders
-from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log
+from trackside.trainer.loaders import restore_loaders
+from trackside.trainer.loading import build_from_checkpoint, load_own, load_positions, load_pretrained, store_to_load
+from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log, run_test, try_one_batch
 from trackside.trainer.loop_plan import LoopPlan
 from trackside.trainer.model_summary import ModelSummary, summarise_model
-from trackside.trainer.models import ModelConfig, adapter_for
-from trackside.trainer.models.remat import Remat
+from trackside.trainer.models import ModelConfig
 from trackside.trainer.optimizer import OptimizerConfig
-from trackside.trainer.overridable import Overridable, OwnHooks
+from trackside.trainer.overridable import Overridable
 from trackside.trainer.resuming import resume_training
 from trackside.trainer.run_configs import RunConfigs
-from trackside.trainer.safetensors_file import (
-    ImportReport,
-    export_params,
-    import_matching_params,
-    import_params,
-    name_weights,
-    place_weights,
-)
+from trackside.trainer.safetensors_file import ImportReport, export_weights, import_weights
+from trackside.trainer.saved_training import build_record, restore_carry
+from trackside.trainer.set_up import set_up
 from trackside.trainer.torch_batches import with_arrays
 from trackside.trainer.train_state import TrainState, to_carry, with_carry
 from trackside.trainer.trainer_config import TrainerConfig
 from trackside.trainer.training import Training
+from trackside.trainer.training_ledger import begin_ledger, write_ledger_if_closed
 
 LOGGER = logging.getLogger(__name__)
 """Python's logger for messages about a training."""
@@ -85,6 +74,10 @@ class TrainerModule(Overridable):
     """Where the times of ledger, loop and logger come from."""
     processes: Processes = JAX_PROCESSES
     """The processes that train together."""
+    run_configs: RunConfigs
+    """What is written of the configs."""
+    checkpoints: Checkpoints
+    """Saves the training, and puts saved ones back."""
 
     def __init__(
         self,
@@ -96,20 +89,6 @@ class TrainerModule(Overridable):
     ):
         self.ledger = Ledger(self.clock)
         """Where the time of the current or the last training went, from when the trainer was built or it began."""
-        with accounting(self.ledger), self.ledger.spend(SETUP):
-            self._init(trainer_config, model_config, optimizer_config, batch, mesh)
-
-    def _init(
-        self,
-        trainer_config: TrainerConfig,
-        model_config: ModelConfig,
-        optimizer_config: OptimizerConfig,
-        batch: Any,
-        mesh: Mesh | None,
-    ) -> None:
-        self.trainer_config = ConfigDict.from_dict(TrainerConfig, trainer_config)
-        self.model_config = ConfigDict.from_dict(ModelConfig, model_config)
-        self.optimizer_config = ConfigDict.from_dict(OptimizerConfig, optimizer_config)
         self.exmp_batch = with_arrays(batch)
         self.dataset: DataloaderModule | None = None
         self.model: Any = None
@@ -117,9 +96,7 @@ class TrainerModule(Overridable):
         self.resumes_by_itself = False
         """Whether the same command resumes this run whatever `resume` says, as that of the short trainer does."""
         self.ledger_totals: LedgerTotals | None = None
-        """Where the time of the last call of `train_model` went, and of what was called since; None before its end.
-
-        `open_run(...).ledger` has all legs of the run."""
+        """Where the time of the last call of `train_model` went, and of what was called since; None before its end."""
         self.meter: StepMeter | None = None
         """Keeps account of the steps of the current or the last training."""
         self.findings: Sequence[Finding] = ()
@@ -134,43 +111,11 @@ class TrainerModule(Overridable):
         """Where compiled programs are kept."""
         self._pruned_state: Any = None
         self._evaluation_params: Callable[[Any], Any] | None = None
-        self.init_logger(self.trainer_config.logger)
-        self.run_configs = self.build_run_configs()
-        log = self.run_log
-        self.compile_cache = cache_for(self.trainer_config.compile_cache, log.path, lambda: log.is_attached)
-        try:
-            with contextlib.nullcontext() if self.compile_cache is None else self.compile_cache.in_use():
-                self._build(mesh)
-        except BaseException:
-            self.logger.finalize("error")
-            raise
-
-    def build_run_configs(self) -> RunConfigs:
-        """What is written of the configs, with the run and with each checkpoint."""
-        return RunConfigs(self.trainer_config, self.model_config, self.optimizer_config)
-
-    def _build(self, mesh: Mesh | None) -> None:
-        """Build everything that stands before the first step."""
-        config = self.trainer_config
-        self.sentinel = RecompileSentinel(self.run_log, config.max_recompiles, config.on_too_many_recompiles)
-        self.checkpoints = Checkpoints(self.run_log, self.ledger, self.processes, self.sentinel.named)
-        self.init_mesh(self.model_config, mesh)
-        self.build_model(self.model_config)
-        if config.remat_policy is not None and not config.remat:
-            raise ConfigError(f"remat_policy: got {config.remat_policy!r} without remat; say which layers it is for")
-        remat = Remat(config.remat, config.remat_policy) if config.remat else None
-        self.adapter = adapter_for(self.model, self.model_config, self._casting, remat)
-        self.init_optimizer(self.optimizer_config)
-        with self.ledger.spend(INITIAL_STATE):
-            self.init_model(self.batch_to_input(self.exmp_batch))
-        self.create_jitted_functions()
-        self.init_callbacks(config.callbacks)
-        if self.logs_rows:
-            self.run_configs.log_to(self.logger)
-            devices = [str(device) for device in self.mesh.devices.flat]
-            self.logger.log_environment(
-                {"devices": devices, "backend": jax.default_backend(), "mesh": dict(self.mesh.shape)}
-            )
+        with accounting(self.ledger), self.ledger.spend(SETUP):
+            self.trainer_config = ConfigDict.from_dict(TrainerConfig, trainer_config)
+            self.model_config = ConfigDict.from_dict(ModelConfig, model_config)
+            self.optimizer_config = ConfigDict.from_dict(OptimizerConfig, optimizer_config)
+            set_up(self, mesh)
 
     # --- set-up -------------------------------------------------------------------------------------------------------
 
@@ -185,9 +130,7 @@ class TrainerModule(Overridable):
 
     @in_ledger
     def extend_optimizer(
-        self,
-        transform: optax.GradientTransformation,
-        evaluation_params: Callable[[Any], Any] | None = None,
+        self, transform: optax.GradientTransformation, evaluation_params: Callable[[Any], Any] | None = None
     ) -> None:
         """Let another transformation follow the optimizer, such as one that keeps an average of the parameters.
 
@@ -296,9 +239,6 @@ class TrainerModule(Overridable):
                 is given, as in `lambda schedule: optax.adamw(schedule)`. Without it, rates are multiples of its own,
                 by default from 1e-4 to 1e4 times.
         """
-        loader = self.dataset.train_dataloader if loader is None and self.dataset is not None else loader
-        if loader is None:
-            raise ConfigError("loader: there is none; pass one, or set the loaders with set_dataset before")
         return find_learning_rate(self, loader, lowest, highest, num_steps, optimizer)
 
     def largest_batch(
@@ -312,11 +252,9 @@ class TrainerModule(Overridable):
             max_size: The largest size to try; None for no bound.
             max_compiles: How often to compile at most.
         """
-        inflight = smallest_window(self.trainer_config.max_inflight_steps)
-        if self.engine.placement.send_ahead is not None:  # those that are read ahead are on the device, too
-            inflight += self.trainer_config.prefetch_batches
+        num_held = num_batches_held(self.engine, self.trainer_config)
         return find_largest_batch(
-            self.engine, self.progress.carry, self.exmp_batch, inflight, limit_bytes, max_size, max_compiles
+            self.engine, self.progress.carry, self.exmp_batch, num_held, limit_bytes, max_size, max_compiles
         )
 
     # --- training -----------------------------------------------------------------------------------------------------
@@ -354,15 +292,10 @@ class TrainerModule(Overridable):
             `train` and `val` metrics of the best model, those of each validation as `val_epoch_<n>` and
             `val_step_<n>`, and those of the test.
         """
-        self._begin_ledger()
+        begin_ledger(self)
         goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
         self.checkpoint_callback = next((one for one in self.callbacks if isinstance(one, ModelCheckpoint)), None)
         return Training(self, goal, train_loader, val_loader, test_loader).run()
-
-    def _begin_ledger(self) -> None:
-        """Start again for another training, with what was called since the last; the first begins with the trainer."""
-        if self.run_log.has_trained and not self.ledger.is_running:
-            self.ledger.reset(self.ledger_totals)
 
     def fit(
         self,
@@ -375,7 +308,7 @@ class TrainerModule(Overridable):
         steps_per_epoch: int | None = None,
         callbacks: Iterable[Callback | CallbackConfig] | None = None,
     ) -> dict[str, dict[str, float]]:
-        """Train with more callbacks than those of the config; one epoch unless told otherwise.
+        """Train as `train_model`, with more callbacks than those of the config; one epoch unless told otherwise.
 
         Args:
             train_loader: Batches to train on; those set by `set_dataset` if left out.
@@ -385,33 +318,9 @@ class TrainerModule(Overridable):
             num_train_steps: As in `train_model`.
             steps_per_epoch: As in `train_model`.
             callbacks: A list or `CallbackList` of callbacks or configs of them, called after those of the config.
-
-        Returns:
-            As `train_model`.
         """
-        dataset = self.dataset or DataloaderModule()
-        train_loader = dataset.train_dataloader if train_loader is None else train_loader
-        if train_loader is None:
-            raise ConfigError("train_loader: there is none; pass one, or set the loaders with set_dataset before")
-        if num_epochs is None and num_train_steps is None:
-            num_epochs = 1
-        before = self.callbacks
-        self._begin_ledger()
-        with accounting(self.ledger, self.compile_cache):
-            with self.ledger.spend(SETUP):
-                added = bind_callbacks(callbacks, self, self.dataset)
-            self.callbacks = CallbackList([*before, *added], self.ledger)
-            try:
-                return self.train_model(
-                    train_loader,
-                    dataset.val_dataloader if val_loader is None else val_loader,
-                    dataset.test_dataloader if test_loader is None else test_loader,
-                    num_epochs,
-                    num_train_steps,
-                    steps_per_epoch,
-                )
-            finally:
-                self.callbacks = before
+        given = DataloaderModule(train_loader, val_loader, test_loader)
+        return fit(self, given, num_epochs, num_train_steps, steps_per_epoch, callbacks)
 
     def request_stop(self, reason: str) -> None:
         """End the training after the current step, as one that is done.
@@ -442,20 +351,15 @@ class TrainerModule(Overridable):
         test_loader: Loaders | None,
     ) -> None:
         """Log what is about to be trained: length, loaders, parameters, devices."""
-        length = count(num_epochs, "epoch") if num_epochs is not None else count(num_train_steps or 0, "step")
-        per_epoch = f" of {count(steps_per_epoch, 'step')}" if num_epochs is not None and steps_per_epoch else ""
-        LOGGER.info("Training for %s%s, from step %d.", length, per_epoch, self.global_step)
-        loaders = {"train": train_loader, "val": val_loader, "test": test_loader}
-        for name, loader in describe_loaders(loaders, self.trainer_config.prefetch_batches).items():
-            LOGGER.info("%s data: %s", name, loader.text)
-        LOGGER.info("%s parameters, mesh %s", f"{self.get_num_params():,}", dict(self.mesh.shape))
+        dataset = DataloaderModule(train_loader, val_loader, test_loader)
+        announce(self, num_epochs, num_train_steps, steps_per_epoch, dataset)
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
     def test_eval_function(self, val_loader: Loaders) -> dict[str, float] | None:
         """Run the evaluation step on one batch, so that its errors show before training and not after an epoch.
 
-        Loaders that can be read only once are left alone; the example batch serves instead.
+        Loaders that can be read only once are left alone.
 
         Args:
             val_loader: The validation loader.
@@ -463,97 +367,29 @@ class TrainerModule(Overridable):
         Returns:
             The metrics that a validation will have, with the values of that batch; None if no batch was read.
         """
-        loaders = val_loader if isinstance(val_loader, dict) else {"": val_loader}
-        loader = next(iter(loaders.values()))
-        layout = self.init_eval_metrics().layout
-        with self.ledger.spend(VALIDATION):
-            iterator = open_loader(loader, "val_loader")
-            if iterator is loader:
-                return None
-            first = next(iterator, None)
-            batches = [] if first is None else [first]
-            metrics = self.evaluator.evaluate(self.progress.carry, batches, layout, name="val_loader")
-            values = to_host_metrics(metrics)
-            named = {f"{key}_{name}" if key else name: value for key in loaders for name, value in values.items()}
-            return self.logger.preview_metrics(named, "val")
-
-    def _eval_model_in_train_loop(self, val_loader: Any, epoch_idx: int) -> dict[str, float]:
-        """Validate during training, with the hooks around it."""
-        step, hooks = self.global_step, CallbackList([OwnHooks(self), *self.callbacks], self.ledger)
-        hooks.call("on_validation_epoch_start", epoch_idx, step)
-        return self._evaluate(
-            val_loader,
-            "val",
-            epoch_idx,
-            lambda metrics: hooks.call("on_validation_epoch_end", metrics, epoch_idx, step),
-        )
+        return try_one_batch(self, val_loader)
 
     @in_ledger
     def test_model(self, test_loader: Loaders, apply_callbacks: bool = False, epoch_idx: int = 0) -> dict[str, float]:
-        """Test the model.
+        """Test the model, and give its metrics.
 
         Args:
             test_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
             apply_callbacks: Whether the callbacks hear of it.
             epoch_idx: The epoch index for callbacks and log.
-
-        Returns:
-            The metrics.
         """
-        hooks = CallbackList([OwnHooks(self), *(self.callbacks if apply_callbacks else ())], self.ledger)
-        hooks.call("on_test_epoch_start", epoch_idx)
-        return self._evaluate(
-            test_loader, "test", epoch_idx, lambda metrics: hooks.call("on_test_epoch_end", metrics, epoch_idx)
-        )
+        return run_test(self, test_loader, apply_callbacks, epoch_idx)
 
     @in_ledger
     def eval_model(self, data_loader: Loaders, mode: str, epoch_idx: int) -> dict[str, float]:
-        """Evaluate on a data set and log the metrics.
+        """Evaluate on a data set, log the metrics, averaged over the data points, and give them.
 
         Args:
             data_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
             mode: What to log them under, commonly `val` or `test`.
             epoch_idx: The epoch index for the log.
-
-        Returns:
-            The metrics, averaged over the data points.
         """
-        return self._evaluate(data_loader, mode, epoch_idx, lambda metrics: None)
-
-    def _evaluate(self, loaders: Loaders, mode: str, epoch_idx: int, on_end: Callable) -> dict[str, float]:
-        was_open, step = self.logger.is_open, self.global_step
-        metrics = evaluate_and_log(
-            loaders, mode, epoch_idx, step, self._run_model_eval, on_end, self.logger, self.ledger
-        )
-        if not was_open:  # after a training: the run is over again
-            self.logger.close_tools(self.status)
-            self._write_ledger_again()
-            self.logger.finalize(self.status)
-        return metrics
-
-    def _write_ledger_again(self) -> None:
-        """After a training, what is done with its model is in its ledger too."""
-        if self.meter is not None and self.run_log.has_trained:
-            self.ledger_totals = self.meter.save(self.global_step)
-
-    def _run_model_eval(self, data_loader: Iterable, mode: str = "", epoch_idx: int = -1) -> Metrics:
-        """Evaluate on one data set, without logging.
-
-        Args:
-            data_loader: The batches.
-            mode: What the progress bar shows.
-            epoch_idx: What the progress bar shows next to it.
-
-        Returns:
-            The metrics, on the device.
-        """
-        desc = f"{mode} {epoch_idx}" if epoch_idx >= 0 else mode
-
-        def tracked(batches: Iterable) -> Iterable:
-            return self.tracker(batches, desc=desc, total=loader_length(data_loader), leave=False, delay=1.0)
-
-        carry, layout = self.engine.to_evaluate(self.progress.carry), self.init_eval_metrics().layout
-        return self.evaluator.evaluate(carry, data_loader, layout, tracked, f"{mode}_loader" if mode else "data_loader")
+        return evaluate_and_log(self, data_loader, mode, epoch_idx)
 
     @in_ledger
     def predict(self, data_loader: Iterable) -> Any:
@@ -564,10 +400,6 @@ class TrainerModule(Overridable):
         carry = self.engine.to_evaluate(self.progress.carry)
         with self.ledger.spend(VALIDATION):
             return self.evaluator.predict(carry, data_loader, self._predict_step)
-
-    def _predict_step(self, state: TrainState, batch: Any) -> Any:
-        apply_fn = self._bind(state.mutable_variables, jax.random.key(self.trainer_config.seed_eval))
-        return self.adapter.predict(apply_fn, state.params, self.batch_to_input(batch))
 
     @property
     def shows_bar(self) -> bool:
@@ -604,35 +436,14 @@ class TrainerModule(Overridable):
             keep: Chooses the steps to keep from the metrics of all; if left out, all are kept.
         """
         with self.ledger.spend(CHECKPOINTING):
-            self.checkpoints.save(self.checkpoints.store(directory), self.progress, self._record(metrics), keep)
-        self._write_ledger_if_closed()
-
-    def _record(self, metrics: Mapping[str, float] | None) -> dict[str, Any]:
-        """What is saved in addition to the state. Nothing in it changes afterwards."""
-        progress, dataset = self.progress, self.dataset or DataloaderModule()
-        stages = progress.metrics.at(self.global_step)
-        if metrics is not None:
-            stages = {"train": dict(metrics), "val": dict(metrics)}  # of whichever stage is asked for
-        if progress.time.is_running:  # afterwards it has them
-            progress.time.in_steps_s = self.ledger.totals().in_steps_s
-        record = {
-            **progress.to_record(self.clock.now()),
-            **saved_training.metrics_to_record(stages, self.checkpoint_callback),
-            "configs": self.run_configs.to_plain(),
-            "callbacks": self.callbacks.state_dict(),
-        }
-        record["loaders"].update(positions_of({"val": dataset.val_dataloader, "test": dataset.test_dataloader}))
-        return record
+            self.checkpoints.save(self.checkpoints.store(directory), self.progress, build_record(self, metrics), keep)
+        write_ledger_if_closed(self)
 
     @in_ledger
     def finish_saving(self) -> None:
         """Wait for checkpoints that are being written. One that failed is reported; the earlier ones are intact."""
         self.checkpoints.finish()
-        self._write_ledger_if_closed()
-
-    def _write_ledger_if_closed(self) -> None:
-        if not self.logger.is_open:
-            self._write_ledger_again()
+        write_ledger_if_closed(self)
 
     @in_ledger
     def resume(self) -> bool:
@@ -651,16 +462,8 @@ class TrainerModule(Overridable):
     def best_model(self) -> Iterator[None]:
         """For as long as it is open, the trainer holds the best model that its callbacks have saved."""
         self.finish_saving()
-        progress, before = self.progress, self.progress.carry
-        best = None
-        if self.checkpoint_callback is not None:
-            with self.ledger.spend(RESTORING):
-                best = self.checkpoints.best_carry(self.checkpoint_callback, self.engine, progress)
-        progress.carry = before if best is None else best
-        try:
+        with self.checkpoints.holding_best(self.checkpoint_callback, self.engine, self.progress):
             yield
-        finally:
-            progress.carry = before
 
     def evaluation_params(self) -> Any:
         """The parameters that evaluation uses, such as the average that `EMA` keeps; else those that are trained."""
@@ -677,10 +480,8 @@ class TrainerModule(Overridable):
             with_state: Whether to write batch statistics and other variables of the model, too.
         """
         with self.ledger.spend(CHECKPOINTING):
-            state = self.progress.carry.mutable_variables if with_state else {}
-            weights = whole(name_weights(self.evaluation_params(), state))
-            if self.processes.is_main:
-                export_params(weights, path)
+            carry = self.progress.carry._replace(params=self.evaluation_params())
+            export_weights(carry, path, with_state, self.processes.is_main)
 
     @in_ledger
     def import_params(
@@ -699,23 +500,9 @@ class TrainerModule(Overridable):
         Returns:
             What was taken and what was not; None with `strict`.
         """
-        if strict and rename is not None:
-            raise ConfigError("rename: it needs strict=False, since a strict file has the model's own names")
-        carry, report = self.progress.carry, None
         with self.ledger.spend(RESTORING):
-            weights = name_weights(carry.params, carry.mutable_variables)
-            if strict:
-                optional = frozenset(weights.keys() - name_weights(carry.params, {}).keys())
-                weights = import_params(weights, path, optional)
-            else:
-                weights, report = import_matching_params(weights, path, rename)
-                LOGGER.info("%s: %s", path, report)
-            params, state = place_weights(weights, carry.params, carry.mutable_variables)
-            places = self.carry_shardings
-            self.progress.carry = carry._replace(
-                params=jax.device_put(params, places.params),
-                mutable_variables=jax.device_put(state, places.mutable_variables),
-            )
+            carry = self.progress.carry
+            self.progress.carry, report = import_weights(carry, self.carry_shardings, path, strict, rename)
         return report
 
     # --- loading ------------------------------------------------------------------------------------------------------
@@ -728,23 +515,7 @@ class TrainerModule(Overridable):
             step_idx: The step; -1 for the latest that is not damaged.
             raise_if_not_found: Whether it is an error if there is none; otherwise a warning.
         """
-        self.finish_saving()
-        try:
-            with self.ledger.spend(RESTORING):
-                store = self._store_to_load()
-                step = self.checkpoints.choose(store, step_idx)
-                self.checkpoints.load(store, step, self.engine, self.progress, self._has_optimizer)
-        except CheckpointError as error:
-            if raise_if_not_found:
-                raise
-            LOGGER.warning("no model was loaded: %s", error)
-
-    def _store_to_load(self) -> CheckpointStore:
-        """The run's checkpoints; before it has any, those of the folder that the config names, if that was taken."""
-        own, named = self.checkpoints.store(None), self._folder_of_config
-        if named is None or named == self.logger.log_path or own.steps():
-            return own
-        return self.checkpoints.store(named / CHECKPOINTS_FOLDER)
+        load_own(self, step_idx, raise_if_not_found)
 
     def load_data_loaders(
         self, step_idx: int = -1, train_loader: Any = None, val_loader: Any = None, test_loader: Any = None
@@ -757,9 +528,8 @@ class TrainerModule(Overridable):
             val_loader: Set to its saved position, if given and it has one.
             test_loader: Set to its saved position, if given and it has one.
         """
-        record = self._store_to_load().record(self.global_step if step_idx < 0 else step_idx)
-        saved = decode_position(saved_training.own_loaders(record, self.processes))
-        self.restore_data_loaders(saved, train_loader, val_loader, test_loader)
+        record = store_to_load(self).record(self.global_step if step_idx < 0 else step_idx)
+        load_positions(self, record, train_loader, val_loader, test_loader)
 
     @in_ledger
     def load_pretrained_model(
@@ -773,7 +543,7 @@ class TrainerModule(Overridable):
         test_loader: Any = None,
         delete_params_before_loading: bool = True,
     ) -> int:
-        """Load a model from a folder of checkpoints.
+        """Load a model from a folder of checkpoints, and say which step it was.
 
         Args:
             checkpoint_path: The folder, that of a run, or that of one step.
@@ -786,27 +556,10 @@ class TrainerModule(Overridable):
             test_loader: Set to its saved position, if given.
             delete_params_before_loading: Whether to free the current parameters first. Saves memory on the device.
                 What does not fit is found before; should reading itself fail, they are gone.
-
-        Returns:
-            The step that was loaded.
         """
-        self.finish_saving()
-        with self.ledger.spend(RESTORING):
-            root, named_step = find_checkpoints(pathlib.Path(checkpoint_path))
-            store = self.checkpoints.store(root)
-            step = self.checkpoints.choose(store, named_step if step_idx < 0 else step_idx, load_best)
-            with_optimizer = load_optimizer and self._has_optimizer
-            record = self.checkpoints.load(
-                store, step, self.engine, self.progress, with_optimizer, delete_params_before_loading
-            )
-        if any(loader is not None for loader in (train_loader, val_loader, test_loader)):
-            saved = decode_position(saved_training.own_loaders(record, self.processes))
-            self.restore_data_loaders(saved, train_loader, val_loader, test_loader)
-        return step
-
-    @property
-    def _has_optimizer(self) -> bool:
-        return self.progress.carry.opt_state is not None
+        path, loaders = pathlib.Path(checkpoint_path), (train_loader, val_loader, test_loader)
+        deletes_first = delete_params_before_loading
+        return load_pretrained(self, path, step_idx, load_best, load_optimizer, loaders, deletes_first)
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint: str | pathlib.Path, exmp_input: Any = None, batch_size: int = -1) -> Self:
@@ -820,15 +573,7 @@ class TrainerModule(Overridable):
             exmp_input: An example batch, from which shapes are inferred.
             batch_size: How many examples of it to use; -1 for all.
         """
-        if exmp_input is None:
-            raise CheckpointError("exmp_input: an example batch is needed to build the model; arrays or their shapes")
-        configs, store, step = RunConfigs.of_checkpoint(pathlib.Path(checkpoint))
-        batch = exmp_input if batch_size < 0 else slice_batch(exmp_input, slice(0, batch_size))
-        with without_opening_runs():
-            assert configs.model is not None and configs.optimizer is not None  # noqa: PT018 - both were read
-            trainer = cls(configs.trainer, configs.model, configs.optimizer, batch)
-        trainer.load_pretrained_model(store.root, step)
-        return trainer
+        return build_from_checkpoint(cls, pathlib.Path(checkpoint), exmp_input, batch_size)
 
     def restore_model(self, state_dict: dict[str, Any]) -> None:
         """Put a saved state in place of the current one, whose class is kept.
@@ -837,9 +582,8 @@ class TrainerModule(Overridable):
             state_dict: The saved `params`, and optionally `step`, `opt_state`, `mutable_variables` and `rng`. The
                 optimizer's state is taken over only if the current state has one.
         """
-        carry = self.progress.carry
-        is_pruned = carry.opt_state is None
-        carry = saved_training.restore_carry(carry, self.carry_shardings, state_dict, is_pruned)
+        is_pruned = self.progress.carry.opt_state is None
+        carry = restore_carry(self.progress.carry, self.carry_shardings, state_dict, is_pruned)
         self.progress.begin_at(carry, int(carry.step))
 
     @staticmethod

@@ -29,7 +29,7 @@ from trackside.trainer.compile_ahead import CompileAhead, batch_form, may_compil
 from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.goal import Goal
 from trackside.trainer.inflight_window import smallest_window
-from trackside.trainer.logged_evaluation import Loaders
+from trackside.trainer.logged_evaluation import Loaders, validate
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
 from trackside.trainer.lost_process import leave_alone, means_lost_process, report_lost_process
@@ -336,7 +336,8 @@ class Training:
         return chosen
 
     def _validate(self) -> tuple[dict[str, float], float]:
-        metrics = self._trainer._eval_model_in_train_loop(self._val_loader, self._trainer.epoch)
+        assert self._val_loader is not None
+        metrics = validate(self._trainer, self._val_loader, self._trainer.epoch)
         return metrics, self._rank(metrics)
 
     def _rank(self, metrics: Mapping[str, float]) -> float:

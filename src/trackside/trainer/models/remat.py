@@ -54,6 +54,18 @@ class Remat:
         return frozenset(path for path in chosen if not any(path[:end] in chosen for end in range(1, len(path))))
 
 
+def build_remat(patterns: Iterable[str] | None, policy: str | None) -> Remat | None:
+    """What a config says of it; None if no layer is to compute anything again.
+
+    Args:
+        patterns: `TrainerConfig.remat`.
+        policy: `TrainerConfig.remat_policy`.
+    """
+    if policy is not None and not patterns:
+        raise ConfigError(f"remat_policy: got {policy!r} without remat; say which layers it is for")
+    return Remat(patterns, policy) if patterns else None
+
+
 def _matches_nothing(pattern: str, paths: list[str]) -> ConfigError:
     more = f", and {len(paths) - _MAX_NAMES} more" if len(paths) > _MAX_NAMES else ""
     return ConfigError(

@@ -32,3 +32,21 @@ def test_rows_come_in_the_order_of_their_steps(tmp_path: Path, monkeypatch: pyte
     assert all(earlier["step"] <= later["step"] for earlier, later in pairwise(rows))
     for mode in ("train", "own"):
         assert [row["step"] for row in rows if row["mode"] == mode] == list(range(1, NUM_STEPS + 1))
+
+
+class Evaluates(Callback):
+    """Evaluates between two steps."""
+
+    def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        if step_idx % 10 == 0:
+            self.trainer.eval_model(make_loader(1), "probe", epoch_idx + 6)
+
+
+def test_an_evaluation_between_steps_leaves_their_rows_to_the_training(tmp_path: Path) -> None:
+    """Rows that wait when a callback evaluates keep their mode and their epoch."""
+    trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path / "run"))
+    trainer.fit(make_loader(NUM_STEPS), callbacks=[Evaluates(CallbackConfig())])
+    rows = rows_of(tmp_path / "run")
+    train = [(row["step"], row["epoch"]) for row in rows if row["mode"] == "train"]
+    assert train == [(step, 1) for step in range(1, NUM_STEPS + 1)]
+    assert [row["epoch"] for row in rows if row["mode"] == "probe"] == [7] * (NUM_STEPS // 10)

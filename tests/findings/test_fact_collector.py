@@ -7,7 +7,7 @@ import pytest
 from tests.findings.made_up import capture_row, compile_row, leak_row, make_ledger, timer
 from trackside.events import EventWriter, read_events
 from trackside.findings import EpochFacts, FactCollector, RunFacts, ToolFacts, facts_from_events, find
-from trackside.findings.facts import MAX_COMPILES, MAX_EPOCHS
+from trackside.findings.fact_collector import MAX_COMPILES, MAX_EPOCHS
 
 
 def ledger_row(step: int, parts: dict[str, float], **totals: Any) -> dict[str, Any]:
