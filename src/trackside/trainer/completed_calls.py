@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
@@ -34,10 +35,17 @@ class CompletedCalls:
         on_step: Who hears of every step.
         logger: Gets the rows.
         instruments: What watches the loop.
+        is_fused: Whether calls may make several steps.
     """
 
     def __init__(
-        self, progress: Progress, log_plan: Every, on_step: CallbackList, logger: Logger, instruments: Instruments
+        self,
+        progress: Progress,
+        log_plan: Every,
+        on_step: CallbackList,
+        logger: Logger,
+        instruments: Instruments,
+        is_fused: bool,
     ):
         self.bad_step: int | None = None
         """The first step that was not finite."""
@@ -45,6 +53,7 @@ class CompletedCalls:
         self._log_plan = log_plan
         self._on_step = on_step
         self._hears_steps = len(on_step) > 0
+        self._is_fused = is_fused
         self._logger = logger
         self._meter = instruments.meter
         self._ends = instruments.meter.ends
@@ -53,6 +62,43 @@ class CompletedCalls:
         self._stop = instruments.stop
         self._clock = instruments.clock
         self._warned_of_mean = False
+
+    def retire_first(self, window: deque[CallRecord], number: int) -> None:
+        """Do what was waiting for the first calls in flight, all of which have completed.
+
+        Several at once take a third of the time that they take one by one between two calls, with cold caches.
+
+        Args:
+            window: The calls in flight, which these are taken out of.
+            number: How many.
+        """
+        now_s = self._clock.now()
+        if number == 1 or self._is_fused or self._hears_steps or self._has_flags(window, number):
+            for _ in range(number):
+                record = window.popleft()
+                record.found_s = now_s
+                self.retire(record, window)
+            return
+        conclude, add = self._ends.conclude, self._meter.step_times.add
+        is_captured = self._measurements.capture_state != "none"
+        for _ in range(number):
+            record = window.popleft()
+            record.batch, record.found_s = None, now_s
+            conclude(record, window)
+            add(record.last_step, record.completed_s, record.is_disturbed or is_captured)
+            if record.is_logged:
+                self._log(record, np.asarray(record.report))
+        if now_s >= self._bar.next_refresh_s:
+            self._bar.show(record.last_step, self._progress.totals.last_step(np.asarray(record.report)), now_s)
+
+    def _has_flags(self, window: deque[CallRecord], number: int) -> bool:
+        """Whether one of the first calls has raised a flag.
+
+        Flags stay up until the metrics begin again, after a log row, so that not every report has to be read.
+        """
+        last = number - 1
+        read = (record for index in range(number) if (record := window[index]).is_logged or index == last)
+        return any(np.asarray(record.report)[0] for record in read)
 
     def retire(self, record: CallRecord, window: Sequence[CallRecord]) -> None:
         """Do what was waiting for a call, which is waited for if need be.
@@ -73,12 +119,16 @@ class CompletedCalls:
         self._meter.step_times.add(record.last_step, record.completed_s, is_disturbed)
         totals = self._progress.totals
         if record.is_logged:
-            self._logger.hold_row(partial(totals.take_row, report), record.last_step, record.completed_s)
-            self._meter.log_if_due(record.last_step)
+            self._log(record, report)
         if self._hears_steps:
             self._on_step.call("on_training_step", totals.last_step(report), record.epoch, record.last_step)
         if record.dispatched_s >= self._bar.next_refresh_s:
             self._bar.show(record.last_step, totals.last_step(report), self._clock.now())
+
+    def _log(self, record: CallRecord, report: np.ndarray) -> None:
+        take_row = partial(self._progress.totals.take_row, report)
+        self._logger.hold_row(take_row, record.last_step, record.completed_s)
+        self._meter.log_if_due(record.last_step)
 
     def _retire_fused(self, record: CallRecord, report: np.ndarray, window: Sequence[CallRecord]) -> None:
         """The same for a call of several steps: what each of them has to say, as if it had been made by itself."""

@@ -109,7 +109,7 @@ class TrainLoop:
         self._compiling = compiling
         self._validated_step = -1
         self._log_plan = Every(plan.log_every_n_steps, "log_every_n_steps")
-        self._completed = CompletedCalls(progress, self._log_plan, callbacks.on_step, logger, instruments)
+        self._completed = CompletedCalls(progress, self._log_plan, callbacks.on_step, logger, instruments, self._is_fused)
         self._val_plan = Every(plan.check_val_every_n_steps, "check_val_every_n_steps")
         self._boundaries = [self._val_plan, At(plan.goal.last_step), callbacks]
         progress.cursor.place_in_epochs(plan.goal.steps_per_epoch)
@@ -227,7 +227,7 @@ class TrainLoop:
         feed, stop = self._feed, self._stop
         marks_calls = self._measurements.capture_state == "tracing"
         feed.open(marks_calls)
-        take, place, guard, retire = feed.take, feed.place, feed.guard, self._completed.retire
+        take, place, guard, retire = feed.take, feed.place, feed.guard, self._completed.retire_first
         ends, calls, inflight = self._ends, self._ledger.calls, self._inflight
         inflight.break_off()
         if inflight.is_wide:
@@ -249,7 +249,7 @@ class TrainLoop:
             placed_s = now()
             was_blocked = False
             if len(window) >= inflight.limit:
-                was_blocked = not window[0].report.is_ready()
+                was_blocked = not window[inflight.num_awaited - 1].report.is_ready()
                 if was_blocked:
                     ends.wait_for_first(window, inflight.num_awaited)
             carry, vector, num_steps = progress.carry, self._vector, feed.num_steps
@@ -293,7 +293,7 @@ class TrainLoop:
             if len(calls) >= MAX_UNACCOUNTED_CALLS:
                 self._ledger.account()
             if len(window) > inflight.limit:  # completed: heard while the device is busy with the next
-                retire(window.popleft(), window)
+                retire(window, inflight.num_awaited)
             if guard.on_probation:
                 self._retire_all()
             if was_blocked and inflight.adapt(cursor.step, ready_s):
