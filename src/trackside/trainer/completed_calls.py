@@ -79,7 +79,7 @@ class CompletedCalls:
                 record.found_s = now_s
                 self.retire(record, window)
             return
-        conclude, add = self._ends.conclude, self._meter.step_times.add
+        conclude, add, last = self._ends.conclude, self._meter.step_times.add, window[number - 1]
         is_captured = self._measurements.capture_state != "none"
         for _ in range(number):
             record = window.popleft()
@@ -89,7 +89,7 @@ class CompletedCalls:
             if record.is_logged:
                 self._log(record, np.asarray(record.report))
         if now_s >= self._bar.next_refresh_s:
-            self._bar.show(record.last_step, self._progress.totals.last_step(np.asarray(record.report)), now_s)
+            self._bar.show(last.last_step, self._progress.totals.last_step(np.asarray(last.report)), now_s)
 
     def _has_flags(self, window: deque[CallRecord], number: int) -> bool:
         """Whether one of the first calls has raised a flag.

@@ -109,7 +109,9 @@ class TrainLoop:
         self._compiling = compiling
         self._validated_step = -1
         self._log_plan = Every(plan.log_every_n_steps, "log_every_n_steps")
-        self._completed = CompletedCalls(progress, self._log_plan, callbacks.on_step, logger, instruments, self._is_fused)
+        self._completed = CompletedCalls(
+            progress, self._log_plan, callbacks.on_step, logger, instruments, self._is_fused
+        )
         self._val_plan = Every(plan.check_val_every_n_steps, "check_val_every_n_steps")
         self._boundaries = [self._val_plan, At(plan.goal.last_step), callbacks]
         progress.cursor.place_in_epochs(plan.goal.steps_per_epoch)
