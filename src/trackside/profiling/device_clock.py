@@ -6,7 +6,7 @@ well: completions are noticed late, and where in a call the device begins is not
 """
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from trackside.profiling.call_ends import CallEnds
@@ -37,7 +37,7 @@ class DeviceClock:
         self.idle_s = 0.0
         self.idle_low_s = 0.0
         self.idle_high_s = 0.0
-        self.idle_by_reason: dict[str, float] = {}
+        self.idle_by_reason: defaultdict[str, float] = defaultdict(float)
         self._ends = ends
         self._waiting: deque[CallRecord] = deque()
         """Calls that may not have completed yet."""
@@ -119,18 +119,26 @@ class DeviceClock:
             between = OTHER  # what is not in there
             for reason, until_s in call.before:
                 if until_s > since_s:
-                    reasons[reason] = reasons.get(reason, 0.0) + until_s - since_s
+                    reasons[reason] += until_s - since_s
                     since_s = until_s
         if ready_s > since_s:
-            phases = (
-                (between, call.started_s),
-                (DATA_WAIT, call.batch_s),
-                (HOST_TO_DEVICE, call.placed_s),
-                (OTHER, ready_s),
-            )
-            for reason, until_s in phases:
-                if until_s > since_s:
-                    reasons[reason] = reasons.get(reason, 0.0) + until_s - since_s
-                    since_s = until_s
+            if call.started_s == ready_s:  # a loop that is not ours: nothing more is known
+                reasons[between] += ready_s - since_s
+            else:
+                self._add_phases(since_s, call, between)
+            since_s = ready_s
         if began_s > since_s:
-            reasons[DISPATCH] = reasons.get(DISPATCH, 0.0) + began_s - since_s
+            reasons[DISPATCH] += began_s - since_s
+
+    def _add_phases(self, since_s: float, call: CallRecord, between: str) -> None:
+        """What the host did from some moment until it made a call."""
+        phases = (
+            (between, call.started_s),
+            (DATA_WAIT, call.batch_s),
+            (HOST_TO_DEVICE, call.placed_s),
+            (OTHER, call.ready_s),
+        )
+        for reason, until_s in phases:
+            if until_s > since_s:
+                self.idle_by_reason[reason] += until_s - since_s
+                since_s = until_s
