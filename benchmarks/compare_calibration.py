@@ -5,8 +5,8 @@
 
 For each pair, four short trainings are run in two processes: two of the same program, and two whose step has more work
 (`benchmarks.calibration_trainings`). Of the first two, none must be called slower or faster; those with more work
-should be called slower. In the mode `quiet` nothing else is started, and in the mode `loaded` programs that compute by
-turns run at the same time.
+should be called slower. With `--same-only`, only the first two are run, which takes half of the time. In the mode
+`quiet` nothing else is started, and in the mode `loaded` programs that compute by turns run at the same time.
 
 Trainings are kept in the folder `--runs`: one that is there is not run again, so that a measurement can be interrupted
 and continued, and the same trainings can be judged again after a change to the statistics (`--judge-only`).
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.background_load import background_load
@@ -60,12 +60,17 @@ class Pair:
         """Where one of its trainings is."""
         return self.folder / f"{self.index:03d}-{self.kind}-{self.num_steps}-{name}"
 
-    def run(self) -> None:
+    def has(self, names: Iterable[str]) -> bool:
+        """Whether trainings are there."""
+        return all(self.path(name).exists() for name in names)
+
+    def run(self, same_only: bool = False) -> None:
         """Run the trainings that are not there yet, in random order."""
         rng = random.Random(self.index)
         cores = sorted(os.sched_getaffinity(0))
         core = ["--core", str(rng.choice(cores))] if self.kind == "tower" else []
-        for names in rng.sample(PROCESSES, len(PROCESSES)):
+        processes = [names[:1] for names in PROCESSES] if same_only else PROCESSES
+        for names in rng.sample(processes, len(processes)):
             paths = [self.path(name) for name in rng.sample(names, len(names))]
             missing = [str(path) for path in paths if not path.exists()]
             command = [sys.executable, "-m", "benchmarks.calibration_trainings", "--kind", self.kind]
@@ -78,25 +83,26 @@ class Pair:
         return {
             title: compare_runs(self.path(before), self.path(after), max_slowdown=MAX_SLOWDOWN)
             for title, (before, after) in COMPARED.items()
+            if self.has((before, after))
         }
 
 
-def run_pairs(folder: pathlib.Path, num_pairs: int, num_steps: int | None, mode: str) -> None:
+def run_pairs(folder: pathlib.Path, num_pairs: int, num_steps: int | None, mode: str, same_only: bool) -> None:
     """Run the trainings of some pairs, next to other programs or not."""
     folder.mkdir(parents=True, exist_ok=True)
     for index in range(num_pairs):
         started_s = time.perf_counter()
         with background_load(seed=index) if mode == "loaded" else contextlib.nullcontext():
-            Pair.planned(folder, index, num_steps).run()
+            Pair.planned(folder, index, num_steps).run(same_only)
         print(f"{mode}, pair {index + 1} of {num_pairs}: {time.perf_counter() - started_s:.0f} s", flush=True)
 
 
 def complete_pairs(folder: pathlib.Path) -> Iterator[Pair]:
-    """The pairs in a folder of which all trainings are there."""
+    """The pairs in a folder of which both trainings of one program are there."""
     for path in sorted(folder.glob("[0-9]*-*-*-first")):
         index, kind, num_steps, _ = path.name.split("-")
         pair = Pair(folder, int(index), kind, int(num_steps))
-        if all(pair.path(name).exists() for names in PROCESSES for name in names):
+        if pair.has(COMPARED["one program"]):
             yield pair
 
 
@@ -128,8 +134,9 @@ def report(judged: list[Judged], mode: str, show: bool) -> None:
             print(f"  {one.pair.index:3d} {one.pair.kind:6} {one.pair.num_steps:4d}   {figures_}")
     print(f"{mode}: {len(judged)} pairs")
     for title in COMPARED:
-        words = Counter(one.verdict(title) for one in judged)
-        print(f"  {title:12} {', '.join(f'{word} {number}' for word, number in sorted(words.items()))}")
+        words = Counter(one.verdict(title) for one in judged if title in one.comparisons)
+        if words:
+            print(f"  {title:12} {', '.join(f'{word} {number}' for word, number in sorted(words.items()))}")
     same = [one.comparisons["one program"] for one in judged]
     print(f"  wrong words about one program: {rate([one.step_time.verdict in ('slower', 'faster') for one in same])}")
     print(f"  alarms about one program at --max-slowdown {MAX_SLOWDOWN}: {rate([one.is_regression for one in same])}")
@@ -138,7 +145,9 @@ def report(judged: list[Judged], mode: str, show: bool) -> None:
     for kind in dict.fromkeys(one.pair.kind for one in judged):
         own = [one for one in judged if one.pair.kind == kind]
         found = [
-            f"{title} found {rate([one.verdict(title) == 'slower' for one in own])}" for title in list(COMPARED)[1:]
+            f"{title} found {rate([one.verdict(title) == 'slower' for one in own if title in one.comparisons])}"
+            for title in list(COMPARED)[1:]
+            if any(title in one.comparisons for one in own)
         ]
         same = [one.comparisons["one program"].step_time for one in own]
         changes = [one.change for one in same if one.low is not None and one.change is not None]
@@ -169,6 +178,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--mode", choices=[*MODES, "both"], default="both")
     parser.add_argument("--runs", type=pathlib.Path, help="where trainings are kept; a temporary folder if left out")
     parser.add_argument("--steps", type=int, help="steps of each training, instead of some hundred to some thousand")
+    parser.add_argument("--same-only", action="store_true", help="train nothing with more work")
     parser.add_argument("--show", action="store_true", help="print each pair")
     parser.add_argument("--judge-only", action="store_true", help="train nothing, judge what is there")
     options = parser.parse_args(arguments or [])
@@ -176,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
         folder = options.runs or pathlib.Path(temporary)
         for mode in MODES if options.mode == "both" else (options.mode,):
             if not options.judge_only:
-                run_pairs(folder / mode, options.pairs, options.steps, mode)
+                run_pairs(folder / mode, options.pairs, options.steps, mode, options.same_only)
             report(judge(folder / mode), mode, options.show)
 
 
