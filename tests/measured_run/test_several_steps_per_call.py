@@ -54,6 +54,38 @@ def test_a_vector_of_losses_is_a_row_for_each_step(tmp_path: Path) -> None:
     assert scanned.ledger_totals.num_samples == 36
 
 
+@pytest.mark.parametrize("num_left", [1, 3])
+def test_a_last_stack_of_fewer_batches_makes_fewer_steps(tmp_path: Path, num_left: int) -> None:
+    """Steps, rows and examples are those of the batches that there were."""
+    rest = tuple(leaf[:num_left] for leaf in stacks(1)[0])
+    with open_run_of(tmp_path / "run") as run:
+        scan, state = run.step(scan_of(), steps_per_call=NUM_STEPS), weights()
+        for batch in run.batches([*stacks(2), rest]):
+            state, losses = scan(state, batch)
+            run.log(loss=losses)
+    num_steps = 2 * NUM_STEPS + num_left
+    assert list(losses_of(run)) == list(range(1, num_steps + 1))
+    assert (run.num_steps, run.ledger_totals.num_steps) == (num_steps, num_steps)
+    assert run.ledger_totals.num_samples == 3 * num_steps
+
+
+def test_a_smaller_batch_that_is_no_stack_changes_no_steps(tmp_path: Path) -> None:
+    """A call that goes over one batch several times makes as many steps with a smaller one."""
+    step = step_of(donates=False)
+
+    def repeat(state: Any, batch: Any) -> Any:
+        for _ in range(3):
+            state, loss = step(state, batch)
+        return state, loss
+
+    batch = make_loader(1)[0]
+    with open_run_of(tmp_path / "run") as run:
+        made, state = run.step(jax.jit(repeat), steps_per_call=3), weights()
+        for given in run.batches([batch, tuple(leaf[:2] for leaf in batch)]):
+            state, _ = made(state, given)
+    assert run.num_steps == 6
+
+
 def test_one_number_belongs_to_the_last_step_and_logs_add_up(tmp_path: Path) -> None:
     """Values for each step, and one for the call, are in the same rows though they were logged apart."""
     with open_run_of(tmp_path / "run") as run:

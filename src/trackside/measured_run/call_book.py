@@ -149,12 +149,12 @@ class CallBook:
                 if type(error) is TracedOutputError:  # part of another function, which JAX is tracing
                     return result  # pyright: ignore[reportPossiblyUnboundVariable]
                 raise
-            num_samples = host.num_samples
-            if steps_per_call > 1 and (num_samples, num_samples) == (steps_per_call, host.stack[0]):
-                num_samples *= host.stack[1] or 1  # batches in a stack: they were counted, and not their examples
+            num_samples, num_steps = host.num_samples, steps_per_call
+            if num_steps > 1 and num_steps == host.stack[0]:
+                num_steps, num_samples = made.count_stacked(num_samples, host.stack[1], result)
             record = CallRecord(
                 self.step + 1,
-                steps_per_call,
+                num_steps,
                 num_samples,
                 self.epoch,
                 call_s := host.call_s,  # later than its start if something was compiled, which is accounted for
@@ -170,7 +170,7 @@ class CallBook:
             record.before, host.before = host.before, None
             host.num_samples = 0
             self.last = record
-            self.step = step = self.step + steps_per_call
+            self.step = step = self.step + num_steps
             made.num_calls += 1
             calls.append(record)
             if report is None:

@@ -50,6 +50,30 @@ class StepFunction:
     """Calls that were not, such as those inside of others."""
     output: CallOutput = field(default_factory=CallOutput)
     _forms: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    _lengths: list[int] | None = None
+    """Of what a call with a whole stack of batches has returned."""
+
+    def count_stacked(self, num_read: int, batch_size: int, result: Any) -> tuple[int, int]:
+        """How many steps a call made with batches in a stack, and with how many examples.
+
+        The last stack of an epoch may have fewer batches. Then what has as many entries as steps, such as the losses,
+        is as short.
+
+        Args:
+            num_read: The length of what was read for it: so many batches, if they are in a stack.
+            batch_size: How many examples one of them has; 0 if that is not known.
+            result: What it returned.
+        """
+        num_steps = self.steps_per_call
+        if num_read == num_steps:
+            self._lengths = _lengths(result) if self._lengths is None else self._lengths
+        elif 0 < num_read < num_steps and (num_steps, num_read) in zip(
+            self._lengths or (), _lengths(result), strict=False
+        ):
+            num_steps = num_read
+        else:
+            return num_steps, num_read
+        return num_steps, num_read * (batch_size or 1)
 
     def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember the forms of the arguments, not the arrays."""
@@ -167,3 +191,7 @@ def _form(leaf: Any) -> Any:
         is_weak = getattr(leaf, "weak_type", False)  # typed keys have none
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=is_weak)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _lengths(result: Any) -> list[int]:
+    return [(*np.shape(leaf), 0)[0] for leaf in jax.tree.leaves(result)]
