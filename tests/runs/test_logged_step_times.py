@@ -85,6 +85,18 @@ def test_checkpoint(tmp_path: Path) -> None:
     assert steps_of(times, times.disturbed) == [40, 50, 60]
 
 
+def test_a_run_that_always_saves(tmp_path: Path) -> None:
+    """Where checkpoints are being written nearly all the time, only the steps right after each are left out."""
+    run = WrittenRun(tmp_path).leg()
+    for step in range(10, 201, 10):
+        write_steps(run, step, step)
+        if step % 50 == 40:
+            run.write("checkpoint", step=step - 40)  # written long after its step
+    times = open_run(tmp_path).step_times
+    assert steps_of(times, times.disturbed) == [10, 60, 110, 160]
+    assert len(steps_of(times, times.clean)) == 16
+
+
 def test_no_training_rows(tmp_path: Path) -> None:
     """Without rows of training there are no times."""
     WrittenRun(tmp_path).leg().metrics(1, "val", loss=1.0)

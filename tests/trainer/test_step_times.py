@@ -13,11 +13,12 @@ import pytest
 
 from tests.profiling.played_device import BlindWatch, ExactWatch, PlayedDevice
 from tests.trainer.tiny import MSETrainer, make_loader, make_trainer
-from trackside.callbacks import CheckpointConfig, ModelCheckpoint
+from trackside.callbacks import Callback, CheckpointConfig, ModelCheckpoint
 from trackside.clock import ManualClock
 from trackside.logger import LoggerConfig
 from trackside.profiling import call_ends
 from trackside.runs import open_run
+from trackside.schedule import Every
 from trackside.trainer import Batch
 from trackside.trainer.engine import Engine
 
@@ -101,6 +102,30 @@ def test_checkpoints_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     keeper = ModelCheckpoint(CheckpointConfig(dirpath=str(tmp_path / "checkpoints"), every_n_steps=9))
     times, true_s = Played(monkeypatch, ExactWatch).train(tmp_path / "run", DATA_S, callbacks=[keeper])
     assert times.seconds[1:] == pytest.approx(true_s[1:], abs=1e-9)
+
+
+class Pausing(Callback):
+    """Takes five seconds in the middle of each epoch, and at its end."""
+
+    plan = Every(9)
+
+    def __init__(self, clock: ManualClock):
+        super().__init__()
+        self._clock = clock
+
+    def on_boundary(self, epoch_idx: int, step_idx: int) -> None:
+        self._clock.advance(5.0)
+
+    def on_training_epoch_end(self, train_metrics: Any, epoch_idx: int) -> None:
+        self._clock.advance(5.0)
+
+
+@pytest.mark.parametrize("val", [-1, 9])
+def test_what_callbacks_do_between_steps_is_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, val: int) -> None:
+    """The row after a slow callback has the time of its steps alone, next to a validation too."""
+    played = Played(monkeypatch, ExactWatch, has_spikes=False)
+    times, _ = played.train(tmp_path, DATA_S, val=val, callbacks=[Pausing(played.clock)])
+    assert times.seconds[1:] == pytest.approx(DATA_S, abs=STEP_S + 1e-9)
 
 
 def test_steps_that_nobody_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

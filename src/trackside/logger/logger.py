@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -342,6 +343,10 @@ class Logger:
         """
         if all(mode == "train" for mode in self._epochs.modes):
             self._interval.exclude(seconds)
+
+    def between_steps(self) -> AbstractContextManager[None]:
+        """Leave the time of a block out of `step_time`, as that of callbacks, checkpoints and validations."""
+        return self._interval.left_out(self._now)
 
     def pause_timing(self, step: int) -> None:
         """Leave the steps from now on out of `step_time`, as those that a capture slows down.

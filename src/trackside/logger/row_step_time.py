@@ -1,5 +1,8 @@
 """How long training steps take, from one log row to the next, without what is no training step."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 
 class RowStepTime:
     """Seconds per step since the last row.
@@ -49,6 +52,20 @@ class RowStepTime:
         """Leave out time that just passed. During a pause all of it is left out anyway."""
         if self._paused_at is None:
             self._excluded_s += seconds
+
+    @contextmanager
+    def left_out(self, now: Callable[[], float]) -> Iterator[None]:
+        """Leave out the time of a block, once also where some of it is left out inside.
+
+        Args:
+            now: What the clock shows.
+        """
+        began_s, excluded_s = now(), self._excluded_s
+        try:
+            yield
+        finally:
+            inside_s = max(self._excluded_s - excluded_s, 0.0)
+            self.exclude(max(now() - began_s - inside_s, 0.0))
 
     def pause(self, step: int, now_s: float) -> None:
         """Leave out the steps after `step`, and their time."""

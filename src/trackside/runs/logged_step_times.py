@@ -11,6 +11,8 @@ from trackside.runs.run_legs import Leg
 
 WARM_UP_STEPS = 10
 """Caches are cold and clocks low in the first steps of a leg."""
+MIN_CLEAN_SHARE = 0.5
+"""If a larger share of the steps was made while checkpoints were written, these count as well."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class StepTimes:
     compiling: np.ndarray
     """Whether something was compiled in it."""
     disturbed: np.ndarray
-    """Whether a capture, a validation or a checkpoint fell into it."""
+    """Whether a capture, a validation or a checkpoint fell into it, or, in a run with few, was being written."""
 
     @property
     def clean(self) -> np.ndarray:
@@ -59,16 +61,24 @@ def step_times_of(
     # The interval before each row begins at the row before it, or where its leg began.
     leg_start = starts[np.maximum(np.searchsorted(starts, table.step, side="left") - 1, 0)]
     first = np.maximum(np.concatenate(([0], table.step[:-1])), leg_start)
-    compiling, disturbed = np.zeros(len(table), bool), np.zeros(len(table), bool)
+    warm_up = first < leg_start + WARM_UP_STEPS
+    compiling, disturbed, saving = (np.zeros(len(table), bool) for _ in range(3))
     for row in events:
         if row["kind"] == "compile":
             compiling[_compiled(row, table)] = True
+        elif row["kind"] == "capture":
+            disturbed[_captured(row, table, first)] = True
         else:
-            disturbed[_captured(row, table, first) if row["kind"] == "capture" else _saved(row, table)] = True
+            saved = _saved(row, table)
+            disturbed[saved.start : saved.start + 1] = saving[saved] = True
     for mode in ("val", "test"):
         if mode in metrics:  # they take place when their step is over, at the beginning of the interval that follows
             index = np.searchsorted(table.step, metrics[mode].step, side="right")
             disturbed[index[index < len(table)]] = True
+    # Steps next to a checkpoint that is being written may be slower. Where nearly all are, their times are the run's.
+    others = ~(warm_up | compiling | disturbed)
+    if np.count_nonzero(others & ~saving) >= MIN_CLEAN_SHARE * np.count_nonzero(others):
+        disturbed |= saving
     has_time = np.isfinite(table["step_time"])
     return StepTimes(
         *(
@@ -78,7 +88,7 @@ def step_times_of(
                 table.step - first,
                 table["step_time"],
                 table.t,
-                first < leg_start + WARM_UP_STEPS,
+                warm_up,
                 compiling,
                 disturbed,
             )
@@ -105,6 +115,6 @@ def _captured(row: Mapping[str, Any], table: MetricTable, first: np.ndarray) -> 
 def _saved(row: Mapping[str, Any], table: MetricTable) -> slice:
     """The intervals from the step of a checkpoint to the moment when it was written: in the background, mostly."""
     if row.get("step") is None:
-        return slice(0)
+        return slice(0, 0)
     index = int(np.searchsorted(table.step, row["step"], side="right"))
     return slice(index, int(np.searchsorted(table.t, row["t"], side="left")) + 1)

@@ -355,12 +355,13 @@ class TrainLoop:
         if not self._settle():
             return
         is_epoch_over = self._is_epoch_over()
-        self._callbacks.act(acting, cursor.epoch, cursor.step)
-        if is_val_due and not (is_epoch_over and self._plan.validates_epoch(cursor.epoch)):
-            self._validate(f"val_step_{cursor.step}")
-        self._meter.step_times.break_off()
-        if self._stop.status != "nan" and not is_epoch_over:
-            self._callbacks.call("on_settled", cursor.epoch, cursor.step)
+        with self._logger.between_steps():
+            self._callbacks.act(acting, cursor.epoch, cursor.step)
+            if is_val_due and not (is_epoch_over and self._plan.validates_epoch(cursor.epoch)):
+                self._validate(f"val_step_{cursor.step}")
+            self._meter.step_times.break_off()
+            if self._stop.status != "nan" and not is_epoch_over:
+                self._callbacks.call("on_settled", cursor.epoch, cursor.step)
 
     def _is_epoch_over(self) -> bool:
         """Whether this was the last step of its epoch. All steps have to be complete."""
@@ -399,8 +400,12 @@ class TrainLoop:
     # --- the end of an epoch ------------------------------------------------------------------------------------------
 
     def _end_epoch(self) -> None:
-        progress, cursor = self._progress, self._progress.cursor
         self._settle()
+        with self._logger.between_steps():
+            self._conclude_epoch()
+
+    def _conclude_epoch(self) -> None:
+        progress, cursor = self._progress, self._progress.cursor
         self._meter.end_epoch(cursor.epoch)
         was_cut = self._finish_pass()
         self._report_skipped()
