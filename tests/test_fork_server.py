@@ -44,6 +44,7 @@ def described(starter, words, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("kind", ["code", "module", "script"])
 def test_is_started_like_a_fresh_interpreter(kind: str, tmp_path: Path) -> None:
     """Arguments, folder, environment, paths, warnings, signals, files, parent, and what JAX reads of variables."""
