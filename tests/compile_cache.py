@@ -5,10 +5,32 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jax
+from jax._src import compilation_cache as internals
 from jax._src import lru_cache
 from jax.experimental.compilation_cache import compilation_cache
+
+MAX_LOADED_PROGRAMS = 500
+
+
+def load_programs_once(directory: str) -> None:
+    """Load a program of this cache once in a process. JAX loads it again for each function that it is compiled for."""
+    load, loaded = internals.get_executable_and_time, dict[str, Any]()
+
+    def load_once(key: str, options: Any, backend: Any, devices: Any) -> Any:
+        cache = internals._get_cache(backend)
+        if not isinstance(cache, lru_cache.LRUCache) or str(cache.path) != directory:
+            return load(key, options, backend, devices)
+        found = loaded.get(key) or load(key, options, backend, devices)
+        if found[0] is not None:
+            loaded[key] = found
+            if len(loaded) > MAX_LOADED_PROGRAMS:
+                del loaded[next(iter(loaded))]
+        return found
+
+    internals.get_executable_and_time = load_once
 
 
 def write_whole_entries() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 # A line that each example must print.
 EXPECTED_LINES = {
@@ -38,10 +40,14 @@ def test_example_is_short(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED_LINES)
 def test_example_runs(name: str, tmp_path: Path) -> None:
-    """An example exits with 0, prints its line, and does not write to its working directory."""
+    """An example exits with 0, prints its line, and does not write to its working directory.
+
+    The first that a user sees runs in a fresh interpreter, where a warning at an import would be an error too.
+    """
+    start = subprocess.run if name == "regression" else fork_server.run
     run_dir, working_directory = tmp_path / "run", tmp_path / "elsewhere"
     working_directory.mkdir()
-    done = subprocess.run(
+    done = start(
         [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), str(run_dir)],
         cwd=working_directory,
         capture_output=True,

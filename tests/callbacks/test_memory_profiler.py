@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import fork_server
 from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig
 from trackside.callbacks.memory_profiler import MemoryProfileConfig, MemoryProfiler
@@ -240,7 +241,7 @@ def test_no_leak_is_named_without_one(tmp_path: Path) -> None:
 def test_killed_training_leaves_a_file_that_parses(tmp_path: Path) -> None:
     """After a SIGKILL in the middle of training, the file has the samples so far."""
     path = tmp_path / "memory_profile.json"
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stderr=subprocess.DEVNULL) as process:
+    with fork_server.Forked([sys.executable, "-c", KILLED, str(tmp_path)], stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not (path.exists() and path.read_bytes().count(b"rss_bytes") > 100):
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
 from tests.children import environment
 from trackside.runs import open_run
 from trackside.trace import analyse_trace
@@ -24,14 +25,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     variables = environment()
     variables.pop("XLA_FLAGS", None)  # of those who set eight devices by it
     processes = [
-        subprocess.Popen(
+        starter(
             [sys.executable, "-m", "tests.callbacks.process_script", str(index), str(port), str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=variables,
         )
-        for index in range(2)
+        for index, starter in enumerate((subprocess.Popen, fork_server.Forked))
     ]
     outputs = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs[0][1][-2000:] + outputs[1][1][-2000:]

@@ -9,10 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.tiny_run import command, plain_environment
+from tests.fork_server import Forked
 from trackside import cli
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,8 +39,8 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts processes, which end with the test."""
     children: list[subprocess.Popen[str]] = []
 
-    def start_one(words: list[str]) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
+    def start_one(words: list[str], starter: Any = subprocess.Popen) -> subprocess.Popen[str]:
+        child = starter(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plain_environment(), cwd=ROOT
         )
         children.append(child)
@@ -103,7 +105,7 @@ def test_training_in_another_process_is_followed_to_its_end(
     watch = start(command("watch", path, "--interval", "0.05"))
     assert watch.stdout is not None
     assert "waiting for a run" in watch.stdout.readline()
-    trained = start(training(path, num_steps=300))
+    trained = start(training(path, num_steps=300), Forked)
     out, errors = watch.communicate(timeout=300)
     assert watch.returncode == 0
     assert errors == ""
@@ -119,7 +121,7 @@ def test_training_in_another_process_is_followed_to_its_end(
 def test_killed_training_ends_the_watch(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     """A training that is killed while it makes steps is said to be dead, and the watch ends."""
     path = tmp_path / "run"
-    trained = start(training(path, num_steps=100_000))
+    trained = start(training(path, num_steps=100_000), Forked)
     watch = start(command("watch", path, "--interval", "0.05"))
     assert watch.stdout is not None
     while not re.search("running  step [1-9]", watch.stdout.readline()):
@@ -154,7 +156,7 @@ def test_training_killed_before_its_first_step_ends_the_watch(
 def test_picture_in_a_terminal_ends_by_ctrl_c(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     """In a terminal the picture is drawn in place; Ctrl-C ends it with exit code 0 and the cursor back."""
     path = tmp_path / "run"
-    start(training(path, num_steps=100_000))
+    start(training(path, num_steps=100_000), Forked)
     main, other = pty.openpty()
     watch = subprocess.Popen(
         command("watch", path, "--interval", "0.05"),

@@ -1,7 +1,6 @@
 import json
 import os
 import struct
-import subprocess
 import sys
 import time
 import types
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 import trackside.logger.wandb
+from tests import fork_server
 from trackside.errors import ConfigError
 from trackside.logger import WandBLoggerConfig
 
@@ -143,7 +143,7 @@ for path in (None, sys.argv[1]):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "XDG_"))}
     environment |= {"HOME": str(directories["home"]), "TMPDIR": str(directories["temp"])}
     command = [sys.executable, "-c", code, str(directories["run"])]
-    subprocess.run(command, cwd=directories["work"], env=environment, check=True, capture_output=True)
+    fork_server.run(command, cwd=directories["work"], env=environment, check=True, capture_output=True)
     assert list(directories["home"].iterdir()) == []
     assert list(directories["work"].iterdir()) == []
     (temporary,) = directories["temp"].glob("trackside-wandb-*")
@@ -168,7 +168,7 @@ logger.finalize("success")
 """
     environment = {**os.environ, "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40}
     command = [sys.executable, "-c", code, str(tmp_path / "run")]
-    result = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+    result = fork_server.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
     assert result.stderr.count("ERROR The logging tool WandBLogger failed in setup") == 1
     lines = (tmp_path / "run" / "events-00000.jsonl").read_text().splitlines()
     assert sum('"kind":"metrics"' in line for line in lines) == 50

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import fork_server
 from tests.children import environment
 from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig
@@ -182,7 +182,7 @@ build(Path(sys.argv[1])).fit(make_loader(6), callbacks=[Sending(3, signal.SIGINT
 @pytest.mark.slow
 def test_process_that_is_interrupted_ends_in_order(tmp_path: Path) -> None:
     """A process that ends by Ctrl-C has said on the terminal that it saved, and dies of SIGINT as shells expect."""
-    done = subprocess.run(
+    done = fork_server.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         capture_output=True,
         text=True,

@@ -11,11 +11,19 @@ import pytest
 import trackside
 from trackside.measured_run import MeasuredRun
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
-keras: Any = pytest.importorskip("keras", reason="Keras is not installed; it is in the group dev")
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-loop.md"
 X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
+
+
+@pytest.fixture
+def keras() -> Any:
+    """Keras on JAX. Importing it takes longer than its tests, so it is not for every worker that collects them."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    imported: Any = pytest.importorskip("keras", reason="Keras is not installed; it is in the group dev")
+    if imported.backend.backend() != "jax":
+        pytest.skip("Keras runs on another backend than JAX")
+    return imported
 
 
 def build_callback(run: MeasuredRun) -> Any:
@@ -26,7 +34,7 @@ def build_callback(run: MeasuredRun) -> Any:
     return names["Measured"](run)
 
 
-def fit(steps_per_execution: int, callbacks: list[Any]) -> Any:
+def fit(keras: Any, steps_per_execution: int, callbacks: list[Any]) -> Any:
     """Train a small model for two epochs of eight batches."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
@@ -35,14 +43,13 @@ def fit(steps_per_execution: int, callbacks: list[Any]) -> Any:
     return model
 
 
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="Keras runs on another backend than JAX")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in Keras itself
 @pytest.mark.parametrize("steps_per_execution", [1, 4])
-def test_fit_is_measured_and_unchanged(tmp_path: Path, steps_per_execution: int) -> None:
+def test_fit_is_measured_and_unchanged(keras: Any, tmp_path: Path, steps_per_execution: int) -> None:
     """Steps, examples, epochs, losses and validation are in the run, and the weights are those of the bare fit."""
-    bare = fit(steps_per_execution, [])
+    bare = fit(keras, steps_per_execution, [])
     with trackside.run(tmp_path / "run") as run:
-        measured = fit(steps_per_execution, [build_callback(run)])
+        measured = fit(keras, steps_per_execution, [build_callback(run)])
     read = trackside.open_run(tmp_path / "run")
     assert (run.num_steps, run.ledger_totals.num_samples) == (16, 128)
     assert run.ledger_totals.parts["data_wait"] > 0

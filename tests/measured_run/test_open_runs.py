@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import trackside
+from tests import fork_server
 from tests.measured_run.own_loops import open_run_of
 from trackside.clock import ManualClock
 from trackside.measured_run import open_runs
@@ -34,7 +35,7 @@ ENDS = {
 def test_the_end_of_a_process_is_a_status(tmp_path: Path) -> None:
     """A run that nobody closed says how its process ended, unless that was killed."""
     processes = {
-        status: subprocess.Popen(
+        status: fork_server.Forked(
             [sys.executable, "-c", SCRIPT.format(end=end), str(tmp_path / status)], stderr=subprocess.DEVNULL
         )
         for status, end in ENDS.items()

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests import fork_server
 from tests.children import environment
 from tests.logger.test_wandb import read_records
 from tests.trainer import survival_script
@@ -44,7 +45,7 @@ RETURN_CODES = [-signal.SIGKILL, 128 + signal.SIGTERM, 1, 0]
 def run_leg(root: pathlib.Path, number: int, at_step: int) -> subprocess.CompletedProcess[str]:
     variables = environment(compile_cache=root.with_name("compiled"))
     variables.pop("WANDB_SERVICE", None)  # of another test; it would take a killed leg for one that goes on
-    return subprocess.run(
+    return fork_server.run(
         [sys.executable, "-m", "tests.trainer.survival_script", str(root), "0", str(number), str(at_step)],
         capture_output=True,
         text=True,

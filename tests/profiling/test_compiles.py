@@ -1,4 +1,3 @@
-import subprocess
 import sys
 import threading
 
@@ -7,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import fork_server
 from trackside.profiling.compiles import MAX_EVENTS, CompileCounter, compile_counter
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
@@ -206,7 +206,7 @@ print([event.cache for event in counter.events_after(0)])
 def test_persistent_cache_is_a_miss_and_then_a_hit(tmp_path):
     """With a persistent cache, the first compile misses it and a later one of the same function hits it."""
     command = [sys.executable, "-c", CACHE_SCRIPT, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = fork_server.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "['miss', 'hit']"
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import fork_server
 from tests.children import environment
 from tests.compiler import quick_flags
 
@@ -14,7 +15,10 @@ Found = dict[str, Any]
 
 
 def start(scenario: str, folder: Path, num_devices: int = 1) -> list[subprocess.Popen[str]]:
-    """Two processes with one scenario of `process_script.py`."""
+    """Two processes with one scenario of `process_script.py`.
+
+    The first is a fresh interpreter, so that nothing may depend on hashes of strings, which differ between the two.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -22,14 +26,14 @@ def start(scenario: str, folder: Path, num_devices: int = 1) -> list[subprocess.
     variables["XLA_FLAGS"] = quick_flags("")  # without those of a user who sets eight devices by it
     command = [sys.executable, "-m", "tests.trainer.process_script", scenario, str(folder)]
     return [
-        subprocess.Popen(
+        starter(
             [*command, str(index), str(port), str(num_devices)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=variables,
         )
-        for index in range(2)
+        for index, starter in enumerate((subprocess.Popen, fork_server.Forked))
     ]
 
 

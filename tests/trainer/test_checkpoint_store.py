@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests import fork_server
 from trackside.errors import CheckpointError
 from trackside.trainer.checkpoint_store import FORMAT_VERSION, MANIFEST, CheckpointStore
 
@@ -321,7 +322,7 @@ store = CheckpointStore(sys.argv[1])
 
 def start_child(code: str, root: Path, **kwargs: Any) -> subprocess.Popen:
     command = [sys.executable, "-c", CHILD + textwrap.dedent(code), str(root)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs)
+    return fork_server.Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs)
 
 
 @pytest.mark.slow

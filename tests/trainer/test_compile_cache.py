@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests import compile_cache as test_cache
+from tests import fork_server
 from tests.children import ROOT, environment
 from tests.trainer.test_full_disk import mounted
 from tests.trainer.tiny import make_loader, make_trainer
@@ -26,11 +27,13 @@ from trackside.trainer.compile_cache import CompileCache, cache_for, machine, us
 PROGRAMS = ("initial state", "eval_step", "train_step")
 
 
-def start(run: Path, cache: str | Path, *words: str, check: bool = True, **variables: str) -> Any:
+def start(
+    run: Path, cache: str | Path, *words: str, check: bool = True, starter: Any = fork_server.run, **variables: str
+) -> Any:
     """Train in a process of its own, and give what it printed."""
     found = {name: value for name, value in environment().items() if not name.startswith("JAX_")}
     command = [sys.executable, "-m", "tests.trainer.compile_script", str(run), str(cache), *words]
-    done = subprocess.run(
+    done = starter(
         command, capture_output=True, text=True, check=False, cwd=ROOT, env={**found, **variables}, timeout=300
     )
     assert not check or done.returncode == 0, done.stderr
@@ -43,9 +46,9 @@ def entries(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def cold(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A folder of programs, and the training that filled it."""
+    """A folder of programs, and the training that filled it: in a fresh interpreter, with hashes of its own."""
     root = tmp_path_factory.mktemp("cold")
-    return root / "programs", start(root / "run", root / "programs")
+    return root / "programs", start(root / "run", root / "programs", starter=subprocess.run)
 
 
 def copied(cold: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests import fork_server
 from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig
 from trackside.errors import CheckpointError, ConfigError, TracksideError
@@ -308,7 +309,7 @@ def test_process_ends_after_a_save_to_a_read_only_disk(disk: Path) -> None:
     """A save whose folder cannot be made leaves nothing behind for which the end of the process has to wait."""
     (disk / "saved").mkdir()
     make_read_only(disk)
-    ended = subprocess.run(
+    ended = fork_server.run(
         [sys.executable, "-c", FAILING_SAVE, str(disk / "saved")],
         capture_output=True,
         text=True,

@@ -1,7 +1,6 @@
 """Callbacks that keep and end trainings, and trainings that go on after they were stopped."""
 
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests import fork_server
 from tests.children import environment
 from tests.trainer.tiny import make_loader, make_trainer, rows_of
 from trackside.callbacks import (
@@ -248,7 +248,7 @@ trainer.train_model(make_loader(3), num_epochs=1)  # to compile takes longer tha
 trainer.trainer_config.watchdog_timeout_s = 3.0
 trainer.train_model(hanging(), num_epochs=2)
 """
-    ended = subprocess.run(
+    ended = fork_server.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from tests import fork_server
 from tests.trainer.survival_script import build, train
 from tests.trainer.tiny import rows_of
 
@@ -22,7 +23,7 @@ NUM_LEGS = int(os.environ.get("KILL_LEGS", "1"))
 
 
 def start(root: pathlib.Path, num_workers: int, num_ahead: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return fork_server.Forked(
         [sys.executable, "-m", "tests.trainer.survival_script", str(root), str(num_workers)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

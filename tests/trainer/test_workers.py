@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="parents are watched on Linux only"),
@@ -58,7 +60,7 @@ def test_worker_of_process_1_lives() -> None:
 def test_worker_whose_parent_is_dead_already_ends(tmp_path: Path) -> None:
     """A training that is killed before its worker asks to end with it leaves no worker, whoever adopts it."""
     file = tmp_path / "outlived"
-    training = subprocess.Popen(
+    training = fork_server.Forked(
         [sys.executable, "-c", ORPHAN, str(file)], stdout=subprocess.PIPE, text=True, env=environment()
     )
     assert training.stdout is not None

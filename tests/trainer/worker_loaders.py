@@ -1,4 +1,4 @@
-"""Loaders of grain with a worker process each. Workers import this module at every start, so it imports little."""
+"""Loaders of grain with a worker process each, or with none. Workers import this module, so it imports little."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -31,11 +31,11 @@ class ToBatch(grain.transforms.Map):
         return {"inputs": value, "targets": value / 8}
 
 
-def data_loader() -> Iterable:
+def data_loader(num_workers: int = 1) -> Iterable:
     sampler = grain.samplers.IndexSampler(NUM_BATCHES, shuffle=True, seed=1, num_epochs=1)
-    return grain.DataLoader(data_source=Source(), sampler=sampler, operations=[ToBatch()], worker_count=1)
+    return grain.DataLoader(data_source=Source(), sampler=sampler, operations=[ToBatch()], worker_count=num_workers)
 
 
-def iter_dataset() -> Iterable:
+def iter_dataset(num_workers: int = 1) -> Iterable:
     numbers = grain.MapDataset.source(Source()).seed(1).shuffle().map(ToBatch()).to_iter_dataset()
-    return numbers.mp_prefetch(grain.MultiprocessingOptions(num_workers=1))
+    return numbers.mp_prefetch(grain.MultiprocessingOptions(num_workers=num_workers)) if num_workers else numbers
