@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/.installed-demo
 DEV_STAMP := $(VENV)/.installed-dev
 # How many processes share the tests. Some tests wait for processes of their own, so that one more than cores may pay.
-WORKERS ?= 2
+WORKERS ?= 3
 # Keras and Lightning have an environment of their own, so that they never decide about versions of ours.
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed

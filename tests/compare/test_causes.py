@@ -116,8 +116,8 @@ def test_a_config_value_is_named(plain_run: Path, tmp_path: Path) -> None:
 
 
 def test_runs_alike_have_no_cause(plain_run: Path, tmp_path: Path) -> None:
-    """Two runs of one training in different folders name nothing."""
-    assert causes_of(plain_run, train(tmp_path / "again")) == {}
+    """Two runs of one training in different folders name nothing, also if one of them would have resumed."""
+    assert causes_of(plain_run, train(tmp_path / "again", resume="auto")) == {}
 
 
 def test_another_version_is_named(plain_run: Path, tmp_path: Path) -> None:

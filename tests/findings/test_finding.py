@@ -10,7 +10,7 @@ from trackside.findings import Finding
 FINDING = Finding(
     "input_bound",
     "severe",
-    "the device sits idle waiting for data (62 % of wall time)",
+    "training waits for data (62 % of wall time)",
     {"data_wait_share": 0.62, "num_steps": 100, "reason": "data_wait"},
     "raise workers or prefetch",
     subject="train",
@@ -19,9 +19,7 @@ FINDING = Finding(
 
 def test_message_is_one_line_with_verdict_and_advice():
     """The message names the finding, what is the matter and what to do."""
-    assert FINDING.message == (
-        "input-bound: the device sits idle waiting for data (62 % of wall time); raise workers or prefetch"
-    )
+    assert FINDING.message == ("input-bound: training waits for data (62 % of wall time); raise workers or prefetch")
 
 
 def test_it_comes_back_from_json():

@@ -8,7 +8,7 @@ from trackside.findings import Finding, render_findings
 SEVERE = Finding(
     "input_bound",
     "severe",
-    "the device sits idle waiting for data (62 % of wall time)",
+    "training waits for data (62 % of wall time)",
     {"data_wait_share": 0.62, "data_wait_s": 37.2, "num_steps": 1000},
     "raise workers or prefetch, or prepare the data offline",
 )
@@ -22,7 +22,7 @@ def test_verdict_then_evidence_then_advice():
     assert render_findings([SEVERE]).plain.splitlines() == [
         "1 finding: 1 severe",
         "",
-        "severe   input-bound: the device sits idle waiting for data (62 % of wall time)",
+        "severe   input-bound: training waits for data (62 % of wall time)",
         "         data wait share 62 %, data wait 37.2 s, num steps 1,000",
         "         -> raise workers or prefetch, or prepare the data offline",
     ]

@@ -6,7 +6,7 @@ from typing import Any
 import grain
 import pytest
 
-from trackside.findings.loader_advice import faster_batches
+from trackside.findings.loader_advice import faster_batches, sooner_first_batch
 from trackside.findings.loader_facts import LoaderFacts
 from trackside.measured_run.loader_description import describe_loader
 
@@ -52,6 +52,20 @@ def test_reading_ahead_is_advised_where_it_helps(loader: LoaderFacts, read_ahead
     """The trainer's own thread is named where it is off; not where it is on, nor in a loop that has none."""
     advice = faster_batches(replace(loader, read_ahead=read_ahead))
     assert ("prefetch_batches=2" in advice) is is_advised
+
+
+def test_reading_ahead_is_not_advised_where_it_hides_little() -> None:
+    """One thread cannot make up for a loader that takes many times as long as the device."""
+    own = replace(OWN, read_ahead=0)
+    assert "set prefetch_batches=2" in faster_batches(own, wait_s=20.0, busy_s=10.0)
+    assert faster_batches(own, wait_s=200.0, busy_s=10.0).startswith("SlowLoader takes several times as long")
+
+
+@pytest.mark.parametrize(("read_ahead", "advice"), [(2, "leave prefetch_batches out"), (0, ""), (None, "")])
+def test_a_list_has_nothing_to_do_before_its_first_batch(read_ahead: int | None, advice: str) -> None:
+    """Only the thread that reads it ahead takes time."""
+    assert sooner_first_batch(LoaderFacts("list", 20, read_ahead=read_ahead)).startswith(advice)
+    assert bool(sooner_first_batch(LoaderFacts("list", 20, read_ahead=read_ahead))) is bool(advice)
 
 
 @pytest.mark.parametrize(

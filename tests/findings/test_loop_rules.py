@@ -17,7 +17,7 @@ def test_input_bound_says_how_much():
     finding = input_bound(STARVED)
     assert finding is not None
     assert finding.severity == "severe"
-    assert finding.title == "the device sits idle waiting for data (62 % of the time)"
+    assert finding.title == "training waits for data (62 % of the time)"
     assert finding.evidence["device_idle_for_data_share"] == pytest.approx(58 / 93)
     assert finding.evidence["data_wait_per_step_s"] == pytest.approx(0.062)
 

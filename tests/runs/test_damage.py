@@ -151,7 +151,7 @@ def test_empty_file(tmp_path: Path) -> None:
     (tmp_path / "events-00000.jsonl").touch()
     run = open_run(tmp_path)
     assert (run.status, run.step, dict(run.metrics), len(run.step_times)) == ("dead", 0, {}, 0)
-    assert run.problems == ["config.json is missing", "events-00000.jsonl has no rows"]
+    assert run.problems == ["events-00000.jsonl has no rows"]
 
 
 def test_newer_version_of_all(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def _changed_config(before: Side, after: Side) -> Iterator[Cause]:
     changes = {
         path: f"{_text(first.get(path, '(not set)'))} -> {_text(second.get(path, '(not set)'))}"
         for path in dict.fromkeys((*first, *second))
-        if first.get(path, _MISSING) != second.get(path, _MISSING)
+        if first.get(path, _MISSING) != second.get(path, _MISSING) and path not in _NO_CHANGES
     }
     if changes and first and second:
         shown = ", ".join(f"{path} {change}" for path, change in list(changes.items())[:_NUM_LISTED])
@@ -116,6 +116,8 @@ def _changed_config(before: Side, after: Side) -> Iterator[Cause]:
 
 
 _MISSING = object()
+_NO_CHANGES = frozenset({"trainer.resume"})
+"""What differs between runs of one script: whether the folder held a run that was to be continued."""
 
 
 def flat_config(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:

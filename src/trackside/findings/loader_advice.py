@@ -7,8 +7,18 @@ _OFFLINE = "prepare more of the data before training"
 _READ_AHEAD = "set prefetch_batches=2 (in Trainer or TrainerConfig), which reads it ahead on a thread"
 
 
-def faster_batches(loader: LoaderFacts | None) -> str:
-    """What to do if the device waits for batches."""
+MAX_HIDDEN = 3.0
+"""Reading ahead is of little use for a loader that takes so many times as long as the device."""
+
+
+def faster_batches(loader: LoaderFacts | None, wait_s: float = 0.0, busy_s: float | None = None) -> str:
+    """What to do if the device waits for batches.
+
+    Args:
+        loader: What is known of the loader.
+        wait_s: How long the loop waited for it.
+        busy_s: How long the device computed, which is as much of the wait as reading ahead can hide; None if unknown.
+    """
     if loader is None:
         return f"make batches in worker processes or in a background thread, or {_OFFLINE}"
     if loader.is_in_memory:
@@ -27,16 +37,21 @@ def faster_batches(loader: LoaderFacts | None) -> str:
             f"{loader.kind} prefetches and still falls behind, so a longer queue will not help: make batches in "
             f"several worker processes, or {_OFFLINE}"
         )
-    return _faster_own(loader)
+    return _faster_own(loader, hides_little=busy_s is not None and wait_s > MAX_HIDDEN * busy_s)
 
 
-def _faster_own(loader: LoaderFacts) -> str:
+def _faster_own(loader: LoaderFacts, hides_little: bool) -> str:
     """For a loader that the user wrote."""
     name = "the generator" if loader.kind == "generator" else loader.kind
     if loader.read_ahead:
         return (
             f"{name} takes longer for a batch than the device for a step, although {loader.read_ahead} are read ahead: "
             f"make batches in several worker processes, or {_OFFLINE}"
+        )
+    if loader.read_ahead == 0 and hides_little:
+        return (
+            f"{name} takes several times as long for a batch as the device for a step: make batches in several worker "
+            f"processes, or {_OFFLINE}; prefetch_batches, which reads ahead on one thread, hides only a part of it"
         )
     if loader.read_ahead == 0:
         return (
@@ -95,6 +110,10 @@ def _faster_grain(loader: LoaderFacts) -> str:
 def sooner_first_batch(loader: LoaderFacts | None) -> str:
     """What to do if the first batch of each epoch takes long."""
     name = "the loader" if loader is None else loader.kind
+    if loader is not None and loader.is_in_memory and loader.read_ahead:
+        return f"leave prefetch_batches out: the {name} has its batches already, and a thread is started for each epoch"
+    if loader is not None and loader.is_in_memory:
+        return ""
     if loader is None or not loader.num_workers:
         return f"have {name} do less before the first batch of an epoch, or prepare that batch ahead"
     if loader.comes_from("torch") or loader.comes_from("torchdata"):

@@ -64,7 +64,7 @@ def input_bound(facts: RunFacts) -> Finding | None:
     return Finding(
         "input_bound",
         severity_of(idle, SEVERE_IDLE_FOR_DATA),
-        f"the device sits idle waiting for data ({time.share_text(wait)})",
+        f"training waits for data ({time.share_text(wait)})",
         {
             "data_wait_share": wait,
             "data_wait_s": wait_s,
@@ -72,7 +72,7 @@ def input_bound(facts: RunFacts) -> Finding | None:
             "data_wait_per_step_s": wait_s / time.ledger.num_steps,
             **({} if loader is None else {"loader": loader.text}),
         },
-        faster_batches(loader),
+        faster_batches(loader, wait_s, time.ledger.device_busy_s),
     )
 
 

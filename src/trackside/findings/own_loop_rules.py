@@ -17,7 +17,7 @@ from trackside.profiling.ledger_totals import (
     OTHER,
     PARTS,
 )
-from trackside.text import percent, seconds
+from trackside.text import percent
 
 MIN_PART = 0.2
 SEVERE_PART = 0.4
@@ -78,11 +78,10 @@ def own_code_dominates(facts: RunFacts) -> Finding | None:
     return Finding(
         "own_code_dominates",
         severity_of(idle, SEVERE_IDLE_FOR_OWN_CODE),
-        f"the device sits idle for {seconds(idle_per_step_s)} per step while your code between two steps runs "
-        f"({time.share_text(share)})",
+        f"the device waits for your code between two steps, which takes {time.share_text(share)}",
         {"other_share": share, "device_idle_for_other_share": idle, "device_idle_per_step_s": idle_per_step_s},
-        "put run.part(name) around its blocks to see which of them takes long; do it less often, on a thread, or "
-        "inside of the jitted step",
+        "put run.part(name) around its blocks to see which of them takes long, run.part('device_wait') around values "
+        "that are read, such as float(loss); do it less often, on a thread, or inside of the jitted step",
     )
 
 

@@ -84,7 +84,7 @@ def _headline(totals: LedgerTotals) -> str:
     rates = [f"{three_digits(totals.steps_per_second)} steps", f"{three_digits(totals.samples_per_second)} examples"]
     if totals.num_tokens:
         rates.append(f"{three_digits(totals.tokens_per_second)} tokens")
-    return f"where the time went: {totals.wall_s:.1f} s, {totals.num_steps} steps; per second {', '.join(rates)}"
+    return f"where the time went: {totals.wall_s:.1f} s, {count(totals.num_steps, 'step')}; per second {', '.join(rates)}"
 
 
 def _device_line(totals: LedgerTotals) -> str:

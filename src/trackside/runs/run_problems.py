@@ -18,12 +18,11 @@ def problems_of(
     Args:
         processes: The event files that are there, by process.
         has_config_file: Whether the file with the configuration is there.
-        knows_config: Whether the configuration is known, if from elsewhere.
+        knows_config: Whether the configuration is known, if from elsewhere. A loop of the user's own need not have one.
         is_written: Whether the run is still going, so that the last line of a file may be on its way.
     """
-    if not has_config_file:
-        source = "; the configuration was read from the event file" if knows_config else ""
-        yield f"{CONFIG_FILE_NAME} is missing{source}"
+    if knows_config and not has_config_file:
+        yield f"{CONFIG_FILE_NAME} is missing; the configuration was read from the event file"
     yield from _missing_event_files(processes)
     for process in processes.values():
         yield from process.problems(is_written)
