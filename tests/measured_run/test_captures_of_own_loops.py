@@ -2,9 +2,12 @@
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
 from tests.measured_run.own_loops import make_loader, open_run_of, rows_of, step_of, weights
@@ -96,3 +99,28 @@ def test_programs_have_the_names_that_traces_have(tmp_path: Path) -> None:
             for _ in range(4):
                 state = step(state)
         assert [row["error"] for row in rows_of(run, "capture")] == [""]
+
+
+@pytest.mark.parametrize(("donates", "num_alive"), [(True, 1), (False, 2)])
+def test_memory_is_that_of_each_argument(tmp_path: Path, donates: bool, num_alive: int) -> None:
+    """The momentum of an optimizer has the shapes of the parameters, and is its own; copies of them belong to nobody."""
+    optimizer, kept = optax.sgd(0.1, momentum=0.9), []
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1) if donates else ())
+    def train_step(params: Any, opt_state: Any, batch: Any) -> Any:
+        loss, grads = jax.value_and_grad(lambda params: ((batch @ params["w"]) ** 2).mean())(params)
+        updates, opt_state = optimizer.update(grads, opt_state)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    params = {"w": jnp.ones((64, 64))}
+    state = params, optimizer.init(params)
+    memory = MemoryProfileConfig(log_dir=str(tmp_path / "memory"), profile_every_n_steps=4)
+    with open_run_of(tmp_path / "run", callbacks=[memory]) as run:
+        step = run.step(train_step)
+        for batch in run.batches([np.ones((8, 64), np.float32)] * 4):
+            state, _ = step(*state, batch)
+            kept.append(jnp.copy(state[0]["w"]))
+    live, size = rows_of(run, "memory")[-1]["live"], 4 * 64 * 64
+    assert live["params"] == num_alive * size
+    assert live["opt_state"] == num_alive * size
+    assert live["other"] >= 3 * size

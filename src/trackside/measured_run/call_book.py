@@ -187,6 +187,7 @@ class CallBook:
                 self.retire()
                 meter.ledger.account()
             if step >= self._next_boundary or dispatched_s >= self._next_look_s:
+                measurements.call = made, args, kwargs, result
                 self._between_steps()
             self._is_busy = False
             return result
@@ -342,6 +343,7 @@ class CallBook:
             self._look_up()
             self._next_look_s = self._clock.now() + LOOK_EVERY_S
         finally:
+            self._measurements.call = None  # it must not keep arrays alive
             self._is_busy = False
             self._host.settle()
 

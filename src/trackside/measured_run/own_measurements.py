@@ -12,6 +12,7 @@ import numpy as np
 
 from trackside.errors import ConfigError
 from trackside.logger import Logger
+from trackside.measured_run.array_owners import owners_of
 from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.step_measurements import StepMeasurements
 from trackside.profiling.signature import jitted_name, named_arguments
@@ -101,6 +102,10 @@ class StepFunction:
         return None if traced is None else count_flops(traced).model_flops
 
 
+Call = tuple[StepFunction, tuple[Any, ...], dict[str, Any], Any]
+"""A function, what it was given, and what it returned."""
+
+
 class OwnMeasurements(StepMeasurements):
     """What callbacks may ask about the steps of a loop of the user's own.
 
@@ -113,6 +118,8 @@ class OwnMeasurements(StepMeasurements):
         super().__init__(logger)
         self.functions: list[StepFunction] = []
         """What is measured."""
+        self.call: Call | None = None
+        """The call that was just made, for as long as something is done between it and the next."""
         self._read_step = read_step
         self._device_kind = ""
         self._num_devices = 1
@@ -162,11 +169,16 @@ class OwnMeasurements(StepMeasurements):
         return None if name is None else _NOT_IN_NAMES.sub("_", f"jit_{name}").rstrip("_")
 
     def memory_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Arrays by their form: what the functions are given, by the names of their arguments."""
+        """Whose the arrays are, by the names of arguments: those of the last call, and of other functions by form."""
+        owners: dict[str, Any] = {}
+        if self.call is not None:
+            made, args, kwargs, result = self.call
+            owners = owners_of(dict(named_arguments(args, kwargs, made.function)), result)
         forms: dict[str, Any] = {}
         for made in self._called:
-            forms |= {name: form for name, form in made.forms().items() if name not in forms}
-        return {}, forms
+            if self.call is None or made is not self.call[0]:
+                forms |= {name: form for name, form in made.forms().items() if name not in (*forms, *owners)}
+        return owners, forms
 
     def traced_step(self) -> Any:
         """The step as JAX has traced it, if it is one jitted function."""

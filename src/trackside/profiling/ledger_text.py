@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trackside.profiling.ledger_totals import CALLBACK, DRAIN, LedgerTotals
-from trackside.text import seconds, share_bar, three_digits
+from trackside.text import count, seconds, share_bar, three_digits
 
 _BAR_WIDTH = 24
 _MIN_SHARE = 0.0005
@@ -84,7 +84,9 @@ def _headline(totals: LedgerTotals) -> str:
     rates = [f"{three_digits(totals.steps_per_second)} steps", f"{three_digits(totals.samples_per_second)} examples"]
     if totals.num_tokens:
         rates.append(f"{three_digits(totals.tokens_per_second)} tokens")
-    return f"where the time went: {totals.wall_s:.1f} s, {count(totals.num_steps, 'step')}; per second {', '.join(rates)}"
+    return (
+        f"where the time went: {totals.wall_s:.1f} s, {count(totals.num_steps, 'step')}; per second {', '.join(rates)}"
+    )
 
 
 def _device_line(totals: LedgerTotals) -> str:
