@@ -103,7 +103,7 @@ def test_programs_have_the_names_that_traces_have(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("donates", "num_alive"), [(True, 1), (False, 2)])
 def test_memory_is_that_of_each_argument(tmp_path: Path, donates: bool, num_alive: int) -> None:
-    """The momentum of an optimizer has the shapes of the parameters, and is its own; copies of them belong to nobody."""
+    """The momentum has the shapes of the parameters, and is the optimizer's; copies of them belong to nobody."""
     optimizer, kept = optax.sgd(0.1, momentum=0.9), []
 
     @functools.partial(jax.jit, donate_argnums=(0, 1) if donates else ())

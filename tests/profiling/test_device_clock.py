@@ -86,6 +86,18 @@ def test_pause_is_not_counted(loop: PlayedLoop) -> None:
     assert loop.device_clock.busy_s == pytest.approx(2 * STEP_S)
 
 
+def test_what_the_device_did_in_between_is_no_idle_time(loop: PlayedLoop) -> None:
+    """Of the time between two calls, what a validation took is left out, and the checkpoint after it is idle time."""
+    loop.call(STEP_S)
+    loop.settle()
+    loop.clock.advance(100.0)
+    loop.device_clock.leave_out(100.0)
+    loop.call(STEP_S, between_s=3.0, between="checkpointing")
+    loop.settle()
+    assert loop.device_clock.idle_by_reason == pytest.approx({"checkpointing": 3.0})
+    assert loop.device_clock.busy_s == pytest.approx(2 * STEP_S)
+
+
 def test_disturbed_calls_are_not_counted(loop: PlayedLoop) -> None:
     """A call in which something was compiled is neither busy nor idle time, nor is what comes before and after it."""
     loop.call(STEP_S)

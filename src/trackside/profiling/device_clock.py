@@ -43,7 +43,10 @@ class DeviceClock:
         """Calls that may not have completed yet."""
         self._before: dict[int, str] = {}
         """What came before some of them: what the host did, or a pause."""
+        self._left_out: dict[int, float] = {}
+        """How long the device was busy with something else before some of them."""
         self._is_paused = False
+        self._left_out_s = 0.0
         self._last: CallRecord | None = None
         self._unknown_since_s = math.nan
         """When the last call returned, if its end is unknown; not a number if that is known."""
@@ -64,13 +67,19 @@ class DeviceClock:
         if calls:
             if self._is_paused or between != OTHER:
                 self._before[id(calls[0])] = _PAUSE if self._is_paused else between
-            self._is_paused = False
+            if self._left_out_s:
+                self._left_out[id(calls[0])] = self._left_out_s
+            self._is_paused, self._left_out_s = False, 0.0
             self._waiting.extend(calls)
         self.update()
 
     def pause(self) -> None:
         """The next call does not follow the last one: the time in between is not counted."""
         self._is_paused = True
+
+    def leave_out(self, seconds: float) -> None:
+        """The device was busy with something else, which has just ended, for part of the time before the next call."""
+        self._left_out_s += seconds
 
     def update(self) -> None:
         """Account for the calls that have completed since."""
@@ -88,6 +97,8 @@ class DeviceClock:
                     self._unknown_s += begin_s - self._unknown_since_s
                 if last is not None and before != _PAUSE:
                     last_s = last.completed_s
+                    if self._left_out:
+                        last_s = min(last_s + self._left_out.pop(id(call), 0.0), call.began_s)
                     if call.dispatched_s + last.uncertainty_s > last_s:
                         self._add_gap(last_s, last.uncertainty_s, call, before)
                     if last_s > begin_s:

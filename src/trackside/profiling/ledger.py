@@ -20,6 +20,7 @@ from trackside.profiling.ledger_totals import (
     HOST_TO_DEVICE,
     OTHER,
     PARTS,
+    VALIDATION,
     LedgerTotals,
     is_once,
 )
@@ -144,7 +145,7 @@ class Ledger:
             seconds[before] = seconds.get(before, 0.0) + elapsed_s
             self._since_s = now_s
             self._part = part
-            if elapsed_s > self._longest_s and before not in (OTHER, DEVICE_WAIT):
+            if elapsed_s > self._longest_s and before not in (OTHER, DEVICE_WAIT, VALIDATION):
                 self._longest, self._longest_s = before, elapsed_s
             if elapsed_s > NOTED_STRETCH_S:
                 self._stretches[before] = max(self._stretches.get(before, 0.0), elapsed_s)

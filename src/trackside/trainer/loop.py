@@ -453,8 +453,10 @@ class TrainLoop:
         if self._validated_step == step:
             self.results[key] = metrics.latest("val")
             return
-        self._meter.device.pause()  # it is busy with other things
+        self._ledger.account()  # what is left out comes after these calls
+        began_s = self._clock.now()
         values, rank = self._validate_now()
+        self._meter.device.leave_out(self._clock.now() - began_s)  # it was busy with other things
         if not values:
             return
         self._validated_step = step
