@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 from tests.trainer.models.libraries import KITS, EquinoxNet, LinenNet, NnxNet, apply_fn, init_fn, make_data, mse
-from trackside.callbacks import Callback
+from trackside.callbacks import Callback, CheckpointConfig
 from trackside.errors import ConfigError, DataError, MetricError
 from trackside.trainer import (
     Batch,
@@ -582,3 +582,80 @@ def test_predict_of_a_model_that_needs_a_key_names_predict_fn() -> None:
 
     with pytest.raises(ConfigError, match=r"predict: the model takes more .*key.*predict_fn"):
         make_trainer(NeedsKey(jnp.ones(())), loss).predict(DATA)
+
+
+# --- what is kept and what is read ------------------------------------------------------------------------------------
+
+
+class Score(Callback):
+    """Adds a score to each validation, the best of which is that of the second epoch."""
+
+    def on_validation_epoch_end(self, eval_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        eval_metrics["score"] = [1.0, 3.0, 2.0, 2.5][epoch_idx - 1]
+
+
+def test_a_checkpoint_callback_of_fit_takes_the_place_of_the_default(tmp_path: Path) -> None:
+    """What it monitors decides what is kept and tested; nobody else deletes it."""
+    keeper = CheckpointConfig(monitor="score", mode="max")
+    found = make_trainer(run=tmp_path).fit(DATA, DATA, DATA, num_epochs=4, callbacks=[Score(), keeper])
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()) == [4, 8]
+    assert found["val"]["score"] == 3.0
+
+
+def test_two_keepers_of_one_folder_are_refused(tmp_path: Path) -> None:
+    """Each would delete what the other keeps."""
+    callbacks = [CheckpointConfig(monitor="val_loss"), CheckpointConfig(monitor="val_loss", mode="max")]
+    trainer = make_trainer(run=tmp_path, config=TrainerConfig(enable_progress_bar=False, callbacks=callbacks))
+    with pytest.raises(ConfigError, match=r"several keep checkpoints in .*checkpoints.*a dirpath of its own"):
+        trainer.fit(DATA, DATA, num_epochs=1)
+
+
+class Positioned:
+    """A loader whose position is its own, and is not set back when it is iterated over."""
+
+    def __init__(self, batches: list[Any]):
+        self.position, self.read, self._batches = 0, [], batches
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.position < len(self._batches):
+            self.position += 1
+            self.read.append(self.position)
+            yield self._batches[self.position - 1]
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+def test_a_look_at_the_first_batch_loses_none() -> None:
+    """Loaders for training and validation that have a position are put back after it."""
+    data, trainer = make_data(3), make_trainer()
+    train, val = Positioned(data), Positioned(data)
+    found = trainer.fit(train, val, num_epochs=2)
+    assert trainer.module.global_step == 6
+    assert train.read == [1, 1, 2, 3, 1, 2, 3]
+    assert found["val_epoch_2"]["loss"] == pytest.approx(trainer.evaluate(data)["loss"])
+
+
+def test_a_mask_with_infinities_is_saved(tmp_path: Path) -> None:
+    """A constant of the model that was never finite does not keep its training from being saved."""
+
+    class Masked(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs):
+            self.net = NnxNet(rngs=rngs)
+            self.mask = nnx.Variable(jnp.array([0.0, -jnp.inf]))
+
+        def __call__(self, x: Any) -> Any:
+            return self.net(x) * jnp.exp(self.mask[...][0])
+
+    make_trainer(Masked(nnx.Rngs(0)), run=tmp_path).fit(DATA, num_epochs=1)
+    assert (tmp_path / "checkpoints" / "2").is_dir()
+
+
+def test_validation_without_loaders() -> None:
+    """An empty dict is an error that says what to do."""
+    with pytest.raises(DataError, match="val_loader: it is a dict without loaders"):
+        make_trainer().fit(DATA, {}, num_epochs=1)

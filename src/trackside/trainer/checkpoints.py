@@ -32,9 +32,15 @@ CHECK_NAME = "check of a checkpoint"
 
 
 @jax.jit
-def _is_finite(carry: Any) -> jax.Array:
-    floats = [leaf for leaf in jax.tree.leaves(carry) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all() if floats else jnp.array(True)
+def _is_finite(carry: Carry) -> jax.Array:
+    """Whether parameters are finite, and nothing else is NaN: a mask of a model may hold infinities from the start."""
+    params, others = (_floats(tree) for tree in (carry.params, carry._replace(params=None)))
+    checks = [jnp.isfinite(leaf).all() for leaf in params] + [~jnp.isnan(leaf).any() for leaf in others]
+    return jnp.stack(checks).all() if checks else jnp.array(True)
+
+
+def _floats(tree: Any) -> list[jax.Array]:
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
 class Checkpoints:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from trackside.callbacks import Callback, CallbackConfig, CallbackList
+from trackside.callbacks import Callback, CallbackConfig, CallbackList, ModelCheckpoint
 from trackside.callbacks.callback_list import bind_callbacks
 from trackside.errors import ConfigError
 from trackside.measured_run.in_ledger import accounting
@@ -47,7 +47,7 @@ def fit(
     with accounting(trainer.ledger, trainer.compile_cache):
         with trainer.ledger.spend(SETUP):
             added = bind_callbacks(callbacks, trainer, trainer.dataset)
-        trainer.callbacks = CallbackList([*before, *added], trainer.ledger)
+        trainer.callbacks = CallbackList([*_without_replaced(before, added), *added], trainer.ledger)
         try:
             return trainer.train_model(
                 train_loader,
@@ -59,3 +59,9 @@ def fit(
             )
         finally:
             trainer.callbacks = before
+
+
+def _without_replaced(callbacks: Iterable[Callback], added: list[Callback]) -> list[Callback]:
+    """The callbacks without those that keep checkpoints in the folder of an added one, which takes their place."""
+    folders = [one.directory for one in added if isinstance(one, ModelCheckpoint)]
+    return [one for one in callbacks if not (isinstance(one, ModelCheckpoint) and one.directory in folders)]

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from trackside.callbacks import CallbackList
+from trackside.errors import DataError
 from trackside.measured_run.batch_size import loader_length
 from trackside.metrics import Metrics, to_host_metrics
 from trackside.profiling.ledger_totals import LOGGING, VALIDATION
-from trackside.trainer.loaders import open_loader
+from trackside.trainer.loaders import decode_position, get_position, has_position, open_loader, set_position
 from trackside.trainer.overridable import OwnHooks
 from trackside.trainer.training_ledger import write_ledger_again
 
@@ -129,13 +130,18 @@ def try_one_batch(trainer: "TrainerModule", val_loader: Loaders) -> dict[str, fl
         The metrics that a validation will have, with the values of that batch; None if no batch was read.
     """
     loaders = val_loader if isinstance(val_loader, dict) else {"": val_loader}
+    if not loaders:
+        raise DataError("val_loader: it is a dict without loaders; leave it out, or give each loader a name in it")
     loader = next(iter(loaders.values()))
     layout = trainer.init_eval_metrics().layout
     with trainer.ledger.spend(VALIDATION):
+        before = get_position(loader) if has_position(loader) else None
         iterator = open_loader(loader, "val_loader")
         if iterator is loader:
             return None
         first = next(iterator, None)
+        if before is not None:
+            set_position(loader, decode_position(before))
         batches = [] if first is None else [first]
         metrics = trainer.evaluator.evaluate(trainer.progress.carry, batches, layout, name="val_loader")
         values = to_host_metrics(metrics)

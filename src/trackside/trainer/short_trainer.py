@@ -345,15 +345,14 @@ def _are_functions(model: Any) -> bool:
 
 def _look_at_first(loader: Iterable, name: str) -> tuple[Any, Iterable]:
     """The first batch of a loader, and the loader with all of its batches still to come."""
+    before = get_position(loader) if has_position(loader) else None
     iterator = open_loader(loader, name)
-    before = get_position(loader) if iterator is loader and has_position(loader) else None
     try:
         first = next(iterator)
     except StopIteration:
         raise DataError(f"{name}: it has no batches; the first one shows the shapes of the model") from None
-    if iterator is not loader:
-        return first, loader
     if before is not None:
         set_position(loader, decode_position(before))
-        return first, loader
-    return first, itertools.chain([first], iterator)
+    elif iterator is loader:
+        return first, itertools.chain([first], iterator)
+    return first, loader

@@ -158,6 +158,7 @@ class Training:
                 f"num_epochs, num_train_steps: they ask for {self._goal.last_step:,} steps; steps are counted in 32 "
                 f"bits, so choose at most {MAX_STEPS:,}"
             )
+        self._check_folders()
         loaders = {
             "train_loader": None if self._goal.is_stream else self._train_loader,
             "val_loader": self._val_loader,
@@ -170,6 +171,17 @@ class Training:
         }
         fix = "let the longer ones drop their last batches, or set steps_per_epoch for training"
         self._trainer.processes.check_same(lengths, fix)
+
+    def _check_folders(self) -> None:
+        """Raise if two callbacks keep checkpoints in one folder: each would delete what the other keeps."""
+        keepers = [one for one in self._trainer.callbacks if isinstance(one, ModelCheckpoint)]
+        folders = [one.directory.absolute() for one in keepers] if len(keepers) > 1 else []
+        if len(set(folders)) < len(folders):
+            shared = next(folder for folder in folders if folders.count(folder) > 1)
+            raise ConfigError(
+                f"callbacks: several keep checkpoints in {shared}, and each would delete what another keeps; give each "
+                "CheckpointConfig a dirpath of its own"
+            )
 
     def _train(self, loop: TrainLoop, instruments: Instruments) -> Results:
         """Train, save and test. Signals are caught until the last save is on disk and everything is closed."""
