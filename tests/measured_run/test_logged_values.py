@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.measured_run.own_loops import make_loader, open_run_of, rows_of, step_of, weights
-from trackside.errors import MetricError
+from trackside.errors import ConfigError, MetricError
 from trackside.logger import FileLoggerConfig, LoggerConfig
 from trackside.measured_run import MeasuredRun
 
@@ -189,3 +189,79 @@ def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplo
             run._values.write()
     assert caplog.text.count("rows behind") == 1
     assert len(values_of(run, "train")) <= 5
+
+
+@pytest.mark.parametrize("make", [lambda: torch.zeros(()), lambda: torch.nn.Parameter(torch.zeros(()))])
+def test_a_tensor_is_logged_as_it_is_now(tmp_path: Path, make: Any) -> None:
+    """What is added to it afterwards, in place, does not change the rows before."""
+    total = make()
+    with open_run_of(tmp_path / "run") as run:
+        for step in range(1, 6):
+            with torch.no_grad():
+                total += step
+            run.log(total=total, step=step)
+    assert [values["total"] for _, values in values_of(run, "train")] == [1, 3, 6, 10, 15]
+
+
+def test_a_buffer_that_is_used_again_is_copied(tmp_path: Path) -> None:
+    """Values for each step of a call, and those of other threads, are those of the moment."""
+    buffer, number = np.zeros(4), np.zeros(())
+    with open_run_of(tmp_path / "run") as run:
+        made = run.step(lambda: None, steps_per_call=4)
+        for call in range(3):
+            buffer[:] = np.arange(4) + 4 * call
+            made()
+            run.log(loss=buffer)
+        for step in range(20, 23):
+            number[...] = step
+            thread = threading.Thread(target=run.log, kwargs={"x": number, "step": step})
+            thread.start()
+            thread.join()
+        number[...] = -1
+    rows = dict(values_of(run, "train"))
+    assert [rows[step]["loss"] for step in range(1, 13)] == list(range(12))
+    assert [rows[step]["x"] for step in range(20, 23)] == [20, 21, 22]
+
+
+def test_parts_inside_of_a_validation_are_part_of_it(tmp_path: Path) -> None:
+    """What is logged in a block inside of a validation is validation's, and after it training's again."""
+    with open_run_of(tmp_path / "run") as run:
+        with run.part("validation"):
+            with run.part("decode"):
+                run.log(bleu=0.5, step=1)
+            run.log(loss=1.0, step=1)
+        run.log(loss=2.0, step=2)
+    assert values_of(run, "val") == [(1, {"bleu": 0.5, "loss": 1.0})]
+    assert values_of(run, "train") == [(2, {"loss": 2.0})]
+
+
+def test_an_epoch_of_the_users_own_is_kept(tmp_path: Path) -> None:
+    """Who logs an epoch means it; the time of steps is the run's own figure."""
+    with open_run_of(tmp_path / "run") as run:
+        run.log(loss=1.0, epoch=7, step=1)
+        with pytest.raises(MetricError, match="'step_time' is what the run measures itself"):
+            run.log(loss=1.0, step_time=0.1, step=2)
+    assert [row["values"]["epoch"] for row in rows_of(run, "metrics", mode="train")] == [7]
+
+
+@pytest.mark.parametrize("step", ["3", 2.5, -1, 2**63])
+def test_steps_that_are_none_are_refused_at_once(tmp_path: Path, step: Any) -> None:
+    """The call that is wrong raises, and the others are logged."""
+    with open_run_of(tmp_path / "run") as run:
+        with pytest.raises(ConfigError, match="step="):
+            run.log(loss=1.0, step=step)
+        run.log(loss=2.0, step=1)
+    assert values_of(run, "train") == [(1, {"loss": 2.0})]
+
+
+@pytest.mark.parametrize("every", ["x", 2.5, 0])
+def test_intervals_that_are_none_are_refused(every: Any) -> None:
+    """So does one that has no meaning as a number of steps."""
+    with open_run_of() as run, pytest.raises(ConfigError, match="every="):
+        run.log(loss=1.0, every=every)
+
+
+def test_a_number_that_no_float_can_hold() -> None:
+    """It is an error that names the value."""
+    with open_run_of() as run, pytest.raises(MetricError, match="'a' is a number that no float can hold"):
+        run.log(a=10**400)

@@ -309,7 +309,7 @@ class Logger:
         mode, lap, check, written = self.mode, self._interval.lap, self._non_finite.check, []
         changes = self.metric_postprocess_fn is not None
         for values, step, epoch, now_s in rows:
-            values["epoch"] = epoch
+            values.setdefault("epoch", epoch)
             seconds = lap(step, now_s)
             if seconds is not None:
                 values["step_time"] = seconds

@@ -30,6 +30,7 @@ class HostTime:
         part: The part that it is in now.
         spans: Those it was in since the last call, each with the time of its end.
         depth: How many parts that the user named it is in.
+        mode: What is logged there counts as: `train`, or `val` and `test` in parts of these names and those inside.
         num_samples: Examples that were read since the last call.
         stack: The first two lengths of a batch, which may be several in one.
         before: During a call, the spans before it that are not accounted for yet; None between calls.
@@ -42,6 +43,7 @@ class HostTime:
         self.part = SETUP
         self.spans: list[Span] = []
         self.depth = 0
+        self.mode = "train"
         self.num_samples = 0
         self.stack: tuple[int, int] = (0, 0)
         self.before: list[Span] | None = None

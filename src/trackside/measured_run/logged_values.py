@@ -18,7 +18,7 @@ from jax.core import Tracer
 from numpy import asarray
 
 from trackside.clock import Clock
-from trackside.errors import MetricError
+from trackside.errors import ConfigError, MetricError
 from trackside.logger import Logger
 from trackside.measured_run.values_per_step import NumbersPerStep, TrainRow, ValuesPerStep, is_number, rows_per_step
 from trackside.profiling.call_record import CallRecord
@@ -34,6 +34,9 @@ WRITE_EVERY_S = 0.02
 MODES = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """What a name may begin with, as in `val/loss`, and what its rows are logged under."""
 
+MAX_STEP = 1 << 53
+OWN_NAME = "step_time"
+"""What the rows of training have from the run itself."""
 MAX_KNOWN = 256
 """Kinds of arrays that are remembered as numbers."""
 
@@ -143,22 +146,25 @@ class LoggedValues:
         array_type, known, value = self._array_type, self._known, None
         for name, value in values.items():
             kind = type(value)
-            if ((kind is not array_type or id(value.aval) not in known) and kind is not float) or "/" in name:
+            if (kind is not array_type or id(value.aval) not in known) and kind is not float:
+                return False
+            if "/" in name or name == OWN_NAME:
                 return False
         added.append((values, step, epoch, "train", call, 1 if value is call.report and len(values) == 1 else 0))
         self._last_call = call
         return True
 
-    def check(self, values: Mapping[str, Any]) -> None:
-        """Raise what `add` would raise."""
-        for name, value in _flat(values, ""):
-            self._checked(name, value)
+    def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values as they are now, for `add` to be called later; raises what it would raise."""
+        return {name: self._checked(name, value) for name, value in _flat(values, "")}
 
     def _checked(self, name: str, value: Any) -> Any:
         """A value that can be read as a number once it is there."""
         kind = type(value)
+        if name == OWN_NAME:
+            raise MetricError(f"run.log: {name!r} is what the run measures itself; call yours something else")
         if kind in _NUMBERS:
-            return float(value)
+            return _to_float(name, value)
         if kind is self._array_type and id(value.aval) in self._known:
             return value
         if isinstance(value, jax.Array):
@@ -176,7 +182,8 @@ class LoggedValues:
         if _is_torch(value):
             if value.numel() != 1:
                 raise _not_a_number(name, f"a tensor of shape {tuple(value.shape)}")
-            return _TorchValue(value.detach())  # a loss would keep the whole graph of its computation
+            # As it is now: it may be changed in place. Without its graph, which a loss would keep.
+            return _TorchValue(value.detach().clone()) if value.is_cuda else float(value.item())
         try:
             array = np.asarray(value)
             if array.size != 1 or not is_number(array.dtype):
@@ -374,6 +381,13 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
+def _to_float(name: str, value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise MetricError(f"run.log: {name!r} is a number that no float can hold; log its logarithm") from None
+
+
 def _is_torch(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
@@ -384,3 +398,14 @@ def _not_a_number(name: str, what: str) -> MetricError:
         f"run.log: {name!r} is {what}, which is not one number; log a scalar, such as its mean, or use run.logger for "
         "images, text and histograms"
     )
+
+
+def checked_number(value: Any, name: str, least: int) -> int:
+    """A number of steps.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not isinstance(value, int | np.integer) or not least <= value < MAX_STEP:
+        raise ConfigError(f"run.log: {name}={value!r}: expected a whole number of steps, {least} or more")
+    return int(value)

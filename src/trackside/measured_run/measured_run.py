@@ -22,7 +22,7 @@ from trackside.measured_run.call_book import CallBook
 from trackside.measured_run.closing import RunEnd
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.leg import Leg
-from trackside.measured_run.logged_values import MODES, LoggedValues
+from trackside.measured_run.logged_values import LoggedValues, checked_number
 from trackside.measured_run.measured_batches import measure_batches
 from trackside.measured_run.open_runs import (
     close_abandoned,
@@ -232,13 +232,12 @@ class MeasuredRun:
 
         Raises:
             MetricError: A value has no name, is not one number, or is being traced by JAX.
-            ConfigError: `every` is not positive.
+            ConfigError: `step` or `every` is no number of steps.
         """
         book, host = self._book, self._host
-        at = book.step if step is None else step
+        at = book.step if step is None else checked_number(step, "step", 0)
         if every != 1:
-            if every < 1:
-                raise ConfigError(f"run.log: every={every!r} must be a number of steps, 1 or more")
+            checked_number(every, "every", 1)
             num_steps = 1 if step is not None or book.last is None else max(book.last.num_steps, 1)
             if at // every == (at - num_steps) // every:  # no step of the last call is one of them
                 return
@@ -259,7 +258,7 @@ class MeasuredRun:
             host.note_computing()
         now_s = self._clock.now()
         host.spans.append((part, now_s))
-        self._values.add(given, at, book.epoch, MODES.get(part, "train"), book.last, now_s, every)
+        self._values.add(given, at, book.epoch, host.mode, book.last, now_s, every)
         host.spans.append((LOGGING, self._clock.now()))
 
     def _log_elsewhere(self, values: dict[str, Any], step: int) -> None:
@@ -267,8 +266,7 @@ class MeasuredRun:
         if self._is_closed:
             self._book.say_once("run.log was called after the run was closed: nothing is logged")
         else:
-            self._values.check(values)
-            self._other_values.append((values, step))
+            self._other_values.append((self._values.checked(values), step))
 
     def part(self, name: str) -> Part:
         """A block of the loop whose time is shown under a name of its own: `with run.part("validation"): ...`.

@@ -5,6 +5,7 @@ from trackside.errors import ConfigError
 from trackside.logger import Logger
 from trackside.measured_run.call_book import CallBook
 from trackside.measured_run.host_time import HostTime
+from trackside.measured_run.logged_values import MODES
 from trackside.profiling.ledger_totals import CALLBACK, CHECKPOINTING, COMPILE, DISPATCH, DRAIN, OTHER, VALIDATION
 
 TEST = "test"
@@ -44,6 +45,7 @@ class Part:
         self._logger = logger
         self._now = clock.now
         self._before = ""
+        self._outer_mode = ""
         self._began_s = 0.0
 
     def __enter__(self) -> None:
@@ -52,7 +54,8 @@ class Part:
             return
         if self._name in APART:
             self._book.interrupt(is_validation=self._name != CHECKPOINTING)
-        self._before = host.enter(self._name)
+        self._before, self._outer_mode = host.enter(self._name), host.mode
+        host.mode = MODES.get(self._name, host.mode)
         host.depth += 1
         self._began_s = self._now()
 
@@ -61,6 +64,7 @@ class Part:
         if not self._before:
             return
         host.depth -= 1
+        host.mode = self._outer_mode
         host.enter(self._before)
         self._before = ""
         if self._name in APART:

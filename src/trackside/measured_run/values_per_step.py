@@ -27,7 +27,7 @@ class ValuesPerStep:
 
     def __init__(self, array: Any, every: int):
         self.every = every
-        self._array = array
+        self._array: Any = array.copy() if isinstance(array, np.ndarray) else array  # numpy's may be used again
 
     @staticmethod
     def fits(value: Any, call: CallRecord | None) -> bool:
