@@ -659,3 +659,31 @@ def test_validation_without_loaders() -> None:
     """An empty dict is an error that says what to do."""
     with pytest.raises(DataError, match="val_loader: it is a dict without loaders"):
         make_trainer().fit(DATA, {}, num_epochs=1)
+
+
+@pytest.mark.parametrize("name", ["grad_norm", "param_norm"])
+def test_a_metric_of_the_trainers_own_name_is_refused(name: str) -> None:
+    """Neither of two metrics with one name is silently dropped."""
+
+    def loss(model: Any, batch: Any, rng: Any) -> Any:
+        return mse(model, batch, rng), {name: 7.0}
+
+    with pytest.raises(MetricError, match=f"metrics: {name!r} is a metric of the trainer itself"):
+        make_trainer(loss=loss).fit(DATA, num_epochs=1)
+
+
+def test_a_metric_called_skipped_is_the_users(caplog: pytest.LogCaptureFixture) -> None:
+    """Without `skip_bad_batches`, it is a metric like any other, and no batch is said to be skipped."""
+
+    def loss(model: Any, batch: Any, rng: Any) -> Any:
+        return mse(model, batch, rng), {"skipped": 10.0}
+
+    assert make_trainer(loss=loss).fit(DATA, num_epochs=1)["train"]["skipped_mean"] == 10.0
+    assert "were skipped" not in caplog.text
+
+
+def test_arrays_of_different_lengths_are_no_batch() -> None:
+    """That is said before the model fails on them."""
+    batch = {"x": DATA[0]["x"], "y": DATA[0]["y"][:2]}
+    with pytest.raises(DataError, match="the leading dimensions of its leaves differ"):
+        make_trainer().fit([batch], num_epochs=1)

@@ -442,6 +442,8 @@ class TrainLoop:
         return was_cut
 
     def _report_skipped(self) -> None:
+        if not self._plan.skips_bad_batches:  # a metric of that name is the user's
+            return
         num_skipped, epoch = round(self._progress.totals.epoch_sum(SKIPPED)), self._progress.cursor.epoch
         if num_skipped:
             LOGGER.warning("epoch %d: %d batches were skipped as not finite", epoch, num_skipped)

@@ -33,6 +33,8 @@ class LoopPlan:
     log_every_n_steps: int = -1
     check_val_every_n_steps: int = -1
     check_val_every_n_epoch: int = -1
+    skips_bad_batches: bool = False
+    """Whether batches that are not finite are left out, and counted."""
 
     def validates_epoch(self, epoch: int) -> bool:
         """Whether a validation follows an epoch."""

@@ -17,6 +17,7 @@ from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, Mode
 from trackside.errors import ConfigError, DataError
 from trackside.logger import FileLoggerConfig, LoggerConfig
 from trackside.logger.run_log import without_opening_runs
+from trackside.measured_run.batch_size import batch_size
 from trackside.measured_run.run_folder import holds_run
 from trackside.processes import JAX_PROCESSES
 from trackside.trainer.batch import DataloaderModule
@@ -351,6 +352,7 @@ def _look_at_first(loader: Iterable, name: str) -> tuple[Any, Iterable]:
         first = next(iterator)
     except StopIteration:
         raise DataError(f"{name}: it has no batches; the first one shows the shapes of the model") from None
+    batch_size(first)  # one that is not a batch is told before the model fails on it
     if before is not None:
         set_position(loader, decode_position(before))
     elif iterator is loader:

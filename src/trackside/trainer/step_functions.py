@@ -4,12 +4,13 @@
 users may replace. The engine wraps them in compiled calls that take and return plain containers only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from trackside.errors import MetricError
 from trackside.metrics import Metrics, StepMetric
 from trackside.metrics.step_metric import count_as_float, split_log_modes
 from trackside.trainer.gradients import LossEvaluator, compute_gradients
@@ -42,6 +43,8 @@ def build_train_step(
     """
     precision = to_precision(config.precision)
     scaling = None if precision is None else precision.loss_scale
+    own_names = {SKIPPED} if config.skip_bad_batches else set()
+    own_names |= {LOSS_SCALE, OVERFLOW} if scaling is not None else set()
 
     def train_step(state: TrainState, batch: Any, metrics: Metrics) -> tuple[TrainState, Metrics]:
         rng = jax.random.fold_in(state.rng, state.step)
@@ -61,6 +64,7 @@ def build_train_step(
             norms, grad_norm = _norm_metrics(config, grads, new_state.params)
             if config.log_grad_norm and optimizer_config is not None and optimizer_config.groups:
                 norms.update(_norm_per_group(optimizer_config, grads))
+            _check_free(result.metrics, own_names | norms.keys())
             step_metrics = split_log_modes({**result.metrics, **norms})[0]
             finite = is_step_finite(result.loss, grad_norm)
             if config.skip_bad_batches or scaling is not None:
@@ -84,6 +88,15 @@ def build_train_step(
         return new_state, metrics
 
     return train_step
+
+
+def _check_free(metrics: Mapping[str, Any], own_names: Set[str]) -> None:
+    """Raise if a metric of the loss function has the name of one of the trainer's own."""
+    if taken := sorted(metrics.keys() & own_names):
+        raise MetricError(
+            f"metrics: {taken[0]!r} is a metric of the trainer itself; call yours something else, or switch that one "
+            "off, such as by log_grad_norm=False"
+        )
 
 
 def is_step_finite(loss: jax.Array, grad_norm: jax.Array) -> jax.Array:

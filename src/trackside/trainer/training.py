@@ -292,6 +292,7 @@ class Training:
             log_every_n_steps=trainer.logger.config.log_every_n_steps if trainer.logs_rows else -1,
             check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
             check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,
+            skips_bad_batches=config.skip_bad_batches,
         )
         compiling = self._compile_ahead(plan)
         validate, logger = self._validate, trainer.logger
