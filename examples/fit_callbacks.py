@@ -57,7 +57,7 @@ callbacks = CallbackList(
         # Progress display
         ProgressBarCallback(),
         # Training control
-        EarlyStopping(EarlyStoppingConfig(monitor="val_loss", patience=3, min_delta=1e-3)),
+        EarlyStopping(EarlyStoppingConfig(monitor="val_loss", patience=2, min_delta=2e-3)),
         # Checkpointing
         ModelCheckpoint(CheckpointConfig(dirpath=str(run_dir / "best"), monitor="val_loss")),
     ]
