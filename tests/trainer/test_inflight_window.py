@@ -32,7 +32,7 @@ def after(inflight: InflightWindow, *step_s: float) -> int:
     return inflight.limit
 
 
-@pytest.mark.parametrize(("step_s", "limit"), [(1e-4, MAX_INFLIGHT), (5e-4, 10), (1e-3, 5), (5e-3, 2), (1.0, 2)])
+@pytest.mark.parametrize(("step_s", "limit"), [(1e-4, MAX_INFLIGHT), (3e-4, 16), (5e-4, 2), (5e-3, 2), (1.0, 2)])
 def test_short_steps_widen_it(step_s: float, limit: int) -> None:
     """As many calls are under way as take some milliseconds, and two if that is one."""
     inflight = window()
@@ -69,10 +69,10 @@ def test_what_is_queued_is_bounded_in_bytes() -> None:
 def test_it_follows_the_pace_but_not_its_noise() -> None:
     """A pace that changes by less than half changes nothing; one that doubles, or halves, does."""
     inflight = window()
-    assert after(inflight, 5e-4) == 10
-    assert after(inflight, 6e-4, 4e-4, 7e-4) == 10
-    assert after(inflight, 2e-4) == 25
-    assert after(inflight, 4e-3) == AUTO_INFLIGHT
+    assert after(inflight, 3e-4) == 16
+    assert after(inflight, 3.5e-4, 4.4e-4, 2e-4, 2.5e-4) == 16
+    assert after(inflight, 1e-4) == MAX_INFLIGHT
+    assert after(inflight, 5e-4) == AUTO_INFLIGHT
 
 
 def test_time_that_is_not_of_steps_does_not_count() -> None:
