@@ -13,7 +13,8 @@ def environment(compile_cache: Path | None = None) -> dict[str, str]:
         compile_cache: Where the processes of a test keep what they compile, for each other. Not for those that are
             killed at a moment left to chance, who may leave half of a file.
     """
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # an empty one would be the working directory
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     if compile_cache is not None:
         found |= {
             "JAX_COMPILATION_CACHE_DIR": str(compile_cache),

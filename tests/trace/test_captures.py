@@ -197,7 +197,10 @@ def test_shares_sum_to_the_busy_time(sharded_report):
 
 
 def test_heavier_scope_has_a_larger_share(tmp_path):
-    """Work that is done eight times as often in one scope than in another shows."""
+    """Work that is done eight times as often in one scope than in another shows.
+
+    Each takes milliseconds, so that a core which another program has for a while changes little.
+    """
 
     def loss(weights, x):
         with jax.named_scope("light"):
@@ -207,7 +210,7 @@ def test_heavier_scope_has_a_larger_share(tmp_path):
                 x = jnp.tanh(x @ weights[1] + jnp.float32(index))
         return x.sum()
 
-    capture(loss, jnp.ones((2, 128, 128)) * 0.01, jnp.ones((128, 128)), tmp_path)
+    capture(loss, jnp.ones((2, 512, 512)) * 0.01, jnp.ones((512, 512)), tmp_path)
     shares = {"light": 0.0, "heavy": 0.0}
     for row in analyse_trace(tmp_path).scopes:
         if row.scope in shares:
