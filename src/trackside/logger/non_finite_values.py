@@ -19,7 +19,7 @@ class NonFiniteValues:
         self._warned_of: set[str] = set()
 
     def forget(self) -> None:
-        """Start anew, for another training."""
+        """Start again, for another training."""
         self.found = False
         self._warned_of.clear()
 

@@ -352,7 +352,7 @@ def _look_at_first(loader: Iterable, name: str) -> tuple[Any, Iterable]:
         first = next(iterator)
     except StopIteration:
         raise DataError(f"{name}: it has no batches; the first one shows the shapes of the model") from None
-    batch_size(first)  # one that is not a batch is told before the model fails on it
+    batch_size(first)  # raises if it is no batch, before the model fails on it
     if before is not None:
         set_position(loader, decode_position(before))
     elif iterator is loader:

@@ -1,7 +1,7 @@
 """Batches of PyTorch's loaders: their tensors become numpy arrays, which JAX takes.
 
-`DataLoader` makes tensors of whatever a data set gives, unless it is told otherwise. Nothing is copied: array and
-tensor share their memory.
+By default, `DataLoader` makes tensors of what a data set gives. Nothing is copied: array and tensor share their
+memory.
 """
 
 import sys
