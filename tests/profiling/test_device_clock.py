@@ -98,6 +98,21 @@ def test_what_the_device_did_in_between_is_no_idle_time(loop: PlayedLoop) -> Non
     assert loop.device_clock.busy_s == pytest.approx(2 * STEP_S)
 
 
+def test_what_is_left_out_before_a_disturbed_call_is_not_left_out_later(loop: PlayedLoop) -> None:
+    """A validation that a compile follows takes nothing from the idle time of later calls."""
+    loop.call(STEP_S)
+    loop.settle()
+    loop.device_clock.leave_out(100.0)
+    loop.call(STEP_S)
+    loop._window[-1].is_disturbed = True
+    loop.settle()
+    assert not loop.device_clock._left_out
+    loop.call(STEP_S)
+    loop.call(STEP_S, data_s=3 * STEP_S)
+    loop.settle()
+    assert loop.device_clock.idle_by_reason == pytest.approx({"data_wait": 2 * STEP_S})
+
+
 def test_disturbed_calls_are_not_counted(loop: PlayedLoop) -> None:
     """A call in which something was compiled is neither busy nor idle time, nor is what comes before and after it."""
     loop.call(STEP_S)

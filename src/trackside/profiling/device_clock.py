@@ -90,6 +90,7 @@ class DeviceClock:
             if completed_s != completed_s:  # not a number: under way
                 break
             before = self._before.pop(id(call), OTHER) if self._before else OTHER
+            left_out_s = self._left_out.pop(id(call), 0.0) if self._left_out else 0.0
             if call.is_disturbed or not is_known:  # most of it is no computation, or nothing is known
                 self._unknown_since_s, call = completed_s, None
             else:
@@ -97,8 +98,8 @@ class DeviceClock:
                     self._unknown_s += begin_s - self._unknown_since_s
                 if last is not None and before != _PAUSE:
                     last_s = last.completed_s
-                    if self._left_out:
-                        last_s = min(last_s + self._left_out.pop(id(call), 0.0), call.began_s)
+                    if left_out_s:
+                        last_s = min(last_s + left_out_s, call.began_s)
                     if call.dispatched_s + last.uncertainty_s > last_s:
                         self._add_gap(last_s, last.uncertainty_s, call, before)
                     if last_s > begin_s:
