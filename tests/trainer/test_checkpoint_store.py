@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from orbax.checkpoint import v1 as ocp
 
 from tests import fork_server
 from trackside.errors import CheckpointError
@@ -66,10 +67,10 @@ def test_trees_come_back(store: CheckpointStore) -> None:
 
 
 def test_part_of_the_trees_can_be_loaded(store: CheckpointStore) -> None:
-    """Parameters are loaded without the optimizer if only they are asked for."""
+    """Parameters come back without the optimizer's state, and its state, with empty parts, without the parameters."""
     trees = save(store)
-    params = {"params": trees["params"]}
-    assert_same(store.load(1, abstract(params)), params)
+    for name, tree in trees.items():
+        assert_same(store.load(1, {name: abstract(tree)}), {name: tree})
 
 
 @pytest.mark.parametrize("empty", [{}, (optax.EmptyState(), optax.EmptyState()), None])
@@ -92,11 +93,12 @@ def test_record_comes_back(store: CheckpointStore) -> None:
 
 
 def test_shapes_are_known_without_loading(store: CheckpointStore) -> None:
-    """Shapes and dtypes of a saved tree can be asked for; a tree that was not saved has none."""
+    """Shapes and dtypes of the saved trees can be asked for."""
     save(store)
-    kernel = store.shapes(1, "params")["kernel"]
+    shapes = store.shapes(1)
+    kernel = shapes["params"]["kernel"]
     assert (kernel.shape, kernel.dtype) == ((4, 3), np.float32)
-    assert store.shapes(1, "other") is None
+    assert shapes.keys() == {"params", "opt_state"}
 
 
 def test_steps_are_listed_in_order(store: CheckpointStore) -> None:
@@ -167,16 +169,16 @@ def test_every_bit_of_the_manifest_counts(store: CheckpointStore) -> None:
 def test_missing_file_is_found(store: CheckpointStore) -> None:
     """A file that is gone is named."""
     save(store)
-    (store.root / "1" / "params" / "_METADATA").unlink()
-    with pytest.raises(CheckpointError, match="the file params/_METADATA is missing"):
+    (store.root / "1" / "state" / "_METADATA").unlink()
+    with pytest.raises(CheckpointError, match="the file state/_METADATA is missing"):
         store.verify(1)
 
 
 def test_extra_file_is_found(store: CheckpointStore) -> None:
     """A file that was not saved is named, since Orbax might read it."""
     save(store)
-    (store.root / "1" / "params" / "extra").write_text("")
-    with pytest.raises(CheckpointError, match="the file params/extra does not belong there"):
+    (store.root / "1" / "state" / "extra").write_text("")
+    with pytest.raises(CheckpointError, match="the file state/extra does not belong there"):
         store.verify(1)
 
 
@@ -211,6 +213,23 @@ def test_manifest_of_format_1_is_read(store: CheckpointStore) -> None:
         store.verify(1)
 
 
+def test_step_with_a_folder_for_each_tree_is_read(store: CheckpointStore) -> None:
+    """Format 2 had the trees one by one: they are verified, shown and loaded, all of them and some."""
+    trees, folder = make_trees(), store.root / "1"
+    ocp.save_checkpointables(str(folder), trees)
+    files = {
+        path.relative_to(folder).as_posix(): [path.stat().st_size, zlib.crc32(path.read_bytes())]
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    body = json.dumps({"format": 2, "step": 1, "files": files, "record": {"note": 1}}).encode()
+    (folder / MANIFEST).write_bytes(b'{"crc32": "%08x", "manifest":\n%s\n}\n' % (zlib.crc32(body), body))
+    assert store.verify(1) == {"note": 1}
+    assert store.shapes(1)["params"]["kernel"].shape == (4, 3)
+    assert_same(store.load(1, abstract(trees)), trees)
+    assert_same(store.load(1, {"params": abstract(trees["params"])}), {"params": trees["params"]})
+
+
 def test_missing_manifest_is_found(store: CheckpointStore) -> None:
     """A step without a manifest is an error that says so, for record and verify."""
     save(store)
@@ -225,7 +244,9 @@ def test_newer_format_is_refused(store: CheckpointStore) -> None:
     save(store)
     body = json.dumps({"format": FORMAT_VERSION + 1, "step": 1, "contents": "unknown"}).encode()
     (store.root / "1" / MANIFEST).write_bytes(b"%08x\n%s\n" % (zlib.crc32(body), body))
-    with pytest.raises(CheckpointError, match=r"format 3 is newer than 2.*update trackside"):
+    with pytest.raises(
+        CheckpointError, match=rf"format {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}.*update trackside"
+    ):
         store.verify(1)
 
 
@@ -270,7 +291,7 @@ def test_saving_a_step_twice_keeps_the_first(store: CheckpointStore) -> None:
 def test_saving_a_damaged_step_again_replaces_it(store: CheckpointStore) -> None:
     """A training that went back behind a damaged step and comes to it again saves it."""
     save(store)
-    (store.root / "1" / "params" / "_METADATA").write_text("")
+    (store.root / "1" / "state" / "_METADATA").write_text("")
     trees = save(store)
     store.verify(1)
     assert_same(store.load(1, abstract(trees)), trees)
@@ -436,8 +457,8 @@ def test_cleaning_where_nothing_is(store: CheckpointStore) -> None:
 def test_save_over_a_leftover(store: CheckpointStore) -> None:
     """A step that an earlier process left half written can be saved."""
     for name in (".saving-1", ".saving-1.orbax-checkpoint-tmp"):
-        (store.root / name / "params").mkdir(parents=True)
-        (store.root / name / "params" / "half").write_text("half")
+        (store.root / name / "state").mkdir(parents=True)
+        (store.root / name / "state" / "half").write_text("half")
     save(store)
     assert names_in(store) == {"1"}
     store.verify(1)

@@ -105,7 +105,7 @@ def save_steps(root: Path, losses: dict[int, float], trainer: Any = None) -> Any
 
 
 def damage(root: Path, step: int) -> str:
-    path = next((root / str(step) / "params" / "d").iterdir())
+    path = next((root / str(step) / "state" / "d").iterdir())
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)

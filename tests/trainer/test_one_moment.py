@@ -96,7 +96,7 @@ def test_damaged_step_does_not_spoil_a_finished_training(tmp_path: Path, caplog:
     (tmp_path / "2" / "manifest.json").write_bytes(b"damaged")
     assert run() == best
     assert "manifest.json is damaged" in caplog.text
-    next((tmp_path / "6" / "params" / "d").iterdir()).write_bytes(b"damaged")  # the latest, which is the best too
+    next((tmp_path / "6" / "state" / "d").iterdir()).write_bytes(b"damaged")  # the latest, which is the best too
     assert run() == best
     with pytest.raises(CheckpointError):
         store.verify(2)

@@ -14,7 +14,7 @@ from trackside.errors import CheckpointError
 from trackside.trainer.checkpoint_store import MANIFEST, CheckpointStore
 from trackside.trainer.checkpoints import NO_STEP, choose_step, stages_of_steps
 
-ARRAY = "params/_METADATA"
+ARRAY = "state/_METADATA"
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
     checkpoints/
       100/                  a committed step
         manifest.json       its own checksum, the size and checksum of every other file, and the record
-        params/ ...         what Orbax wrote, one folder per tree
+        state/              what Orbax wrote: all trees as one, which takes it a third of the time of one by one
       .saving-200/          a step that is being written, or was when the process died
 
 A step exists when its folder has its name. It gets the name last, after every byte was written and its checksum taken,
@@ -36,8 +36,12 @@ from trackside.processes import JAX_PROCESSES, Processes
 
 LOGGER = logging.getLogger(__name__)
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+_FIRST_JOINED = 3
+"""The first format that has all trees in one; before it, each had a folder of its own."""
+
 MANIFEST = "manifest.json"
+_STATE = "state"
 _CHUNK_BYTES = 1 << 22
 
 _orbax = threading.Lock()
@@ -257,17 +261,19 @@ class CheckpointStore:
         wanted = _with_leaves(abstract)
         folder = self.root / str(step)
         try:
-            with _orbax:
-                loaded = _orbax_api().load_checkpointables(str(folder), wanted) if wanted else {}
+            loaded = _load(folder, wanted, self._is_joined(step)) if wanted else {}
         except OSError as error:
             raise CheckpointError(f"checkpoint {folder}: it cannot be read ({error})") from error
         return {name: loaded.get(name, tree) for name, tree in abstract.items()}
 
-    def shapes(self, step: int, name: str) -> Any:
-        """The shapes of a saved tree."""
+    def shapes(self, step: int) -> dict[str, Any]:
+        """The shapes of the saved trees by name. Those without leaves are not there."""
         with _orbax:
             metadata = _orbax_api().checkpointables_metadata(str(self.root / str(step))).metadata
-        return metadata.get(name) if isinstance(metadata, dict) else None
+        return metadata[_STATE] if self._is_joined(step) else metadata
+
+    def _is_joined(self, step: int) -> bool:
+        return self._manifest(step)["format"] >= _FIRST_JOINED
 
     def _manifest(self, step: int) -> dict[str, Any]:
         path = self.root / str(step) / MANIFEST
@@ -303,7 +309,7 @@ def _start_writing(folder: pathlib.Path, trees: dict[str, Any]) -> Callable[[], 
     """
     _orbax.acquire()
     try:
-        response = _orbax_api().save_checkpointables_async(str(folder), trees)
+        response = _orbax_api().save_checkpointables_async(str(folder), {_STATE: trees})
     except BaseException:
         _orbax.release()
         raise
@@ -315,6 +321,18 @@ def _start_writing(folder: pathlib.Path, trees: dict[str, Any]) -> Callable[[], 
             _orbax.release()
 
     return wait_until_written
+
+
+def _load(folder: pathlib.Path, wanted: dict[str, Any], is_joined: bool) -> dict[str, Any]:
+    """Load some of the trees of a step: what Orbax calls a part of the tree where they are joined."""
+    ocp = _orbax_api()
+    if not is_joined:
+        with _orbax:
+            return ocp.load_checkpointables(str(folder), wanted)
+    context = ocp.Context()
+    context.pytree.loading.partial_load = True
+    with _orbax, context:
+        return ocp.load_checkpointables(str(folder), {_STATE: wanted})[_STATE]
 
 
 def _checksums(folder: pathlib.Path) -> dict[str, list[int]]:

@@ -88,15 +88,14 @@ def check_form(store: CheckpointStore, step: int, carry: Carry, with_optimizer: 
     Raises:
         CheckpointError: The model has changed; every path that differs is named.
     """
-    trees = to_trees(carry)
+    trees, saved = to_trees(carry), store.shapes(step)
     for name in _wanted(with_optimizer):
-        saved = store.shapes(step, name)
-        check_same_form(name, trees[name], {} if saved is None else saved)  # a tree without leaves is not saved
+        check_same_form(name, trees[name], saved.get(name, {}))  # a tree without leaves is not saved
 
 
 def _loss_scale_of(store: CheckpointStore, step: int, carry: Carry, with_optimizer: bool) -> list[str]:
     """The scale of the loss, if there is one and it was saved; otherwise it starts again."""
-    is_saved = carry.loss_scale is not None and with_optimizer and store.shapes(step, LOSS_SCALE) is not None
+    is_saved = carry.loss_scale is not None and with_optimizer and LOSS_SCALE in store.shapes(step)
     return [LOSS_SCALE] if is_saved else []
 
 
