@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy import asarray
 
+from trackside.profiling.array_state import is_ready
 from trackside.profiling.call_record import CallRecord
 
 TrainRow = tuple[dict[str, float], int, int, float]
@@ -38,7 +39,7 @@ class ValuesPerStep:
 
     def is_ready(self) -> bool:
         """Whether they are there."""
-        return not hasattr(self._array, "is_ready") or self._array.is_ready()
+        return not hasattr(self._array, "is_ready") or is_ready(self._array)
 
     def block_until_ready(self) -> None:
         """Wait until they are."""

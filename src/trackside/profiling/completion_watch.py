@@ -8,6 +8,7 @@ import queue
 import threading
 
 from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.profiling.array_state import is_ready
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.wake_up import Waiter
 
@@ -42,7 +43,7 @@ class CompletionWatch:
         waiter = Waiter(self._clock)
         while (call := self._calls.get()) is not None:
             with contextlib.suppress(Exception):  # a call that failed is reported where it was made
-                if not call.report.is_ready():  # else the thread is too late to see anything
+                if not is_ready(call.report):  # else the thread is too late to see anything
                     ready_s, is_exact = waiter.wait_for(call.report)
                     if is_exact:
                         call.seen_s = ready_s

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Sequence
 
 from trackside.clock import Clock
+from trackside.profiling.array_state import is_ready
 from trackside.profiling.timers.call_durations import Call, CallDurations, CallSeries, Waitable
 from trackside.profiling.timers.device_outputs import is_light
 
@@ -145,7 +146,7 @@ class ArrayWaiter:
 
     def _watch_group(self, calls: list[Call], group_size: int) -> None:
         last = calls[-1]
-        if last.on_seen is None and _is_ready(last.arrays):  # nobody saw when it was complete
+        if last.on_seen is None and _are_ready(last.arrays):  # nobody saw when it was complete
             self._durations.add_complete(calls, self._now())
             self._watches_next = True
             return
@@ -172,7 +173,7 @@ class ArrayWaiter:
         """Calls from the queue: as many as form a group, and more as long as they are complete already."""
         calls = [call]
         while calls[-1].on_seen is None and is_light(calls[-1].arrays):
-            if len(calls) >= group_size and not _is_ready(calls[-1].arrays):
+            if len(calls) >= group_size and not _are_ready(calls[-1].arrays):
                 break
             try:
                 item = self._items.get_nowait()
@@ -212,10 +213,10 @@ class ArrayWaiter:
         self._is_pausing = False
 
 
-def _is_ready(arrays: Sequence[Waitable]) -> bool:
+def _are_ready(arrays: Sequence[Waitable]) -> bool:
     """Whether all arrays are computed; False if one was donated."""
     try:
-        return all(array.is_ready() for array in arrays)
+        return all(is_ready(array) for array in arrays)
     except Exception:
         return False
 

@@ -110,6 +110,10 @@ class _CudaEvent:
         """Return when the work is done."""
         self._event.synchronize()
 
+    def is_deleted(self) -> bool:
+        """It never is."""
+        return False
+
     def is_ready(self) -> bool:
         """Whether the work is done."""
         return self._event.query()

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from trackside.errors import ConfigError
+from trackside.profiling.array_state import is_ready
 from trackside.profiling.compiles import compile_counter
 from trackside.profiling.timers.call_durations import Call, CallSeries, Waitable
 from trackside.profiling.timers.device_outputs import OutputFinder, TracedOutputError, is_traced
@@ -187,7 +188,7 @@ class TimedJittedStep(_TimedStep):
     def _is_complete(self) -> bool:
         """Whether the device is done with the last call; False if that is not known, as when its array was donated."""
         try:
-            return self._last is not None and self._last.is_ready()
+            return self._last is not None and is_ready(self._last)
         except Exception:
             return False
 
