@@ -11,6 +11,7 @@ import pytest
 from trackside import packed_rows
 from trackside.clock import ManualClock
 from trackside.events import EventWriter, read_events
+from trackside.metric_columns import MetricColumns, MetricRow
 from trackside.packed_rows import NAMES_KIND, PACKED_KIND
 from trackside.runs import open_run
 
@@ -150,3 +151,152 @@ def test_rows_that_all_differ_are_not_packed(tmp_path: Path) -> None:
     path = write(tmp_path, [("train", {f"m{index % 100}": 0.5}) for index in range(500)])
     assert 0 < kinds(path).count(NAMES_KIND) <= 64
     assert len(open_run(tmp_path).metrics["train"].names) == 100
+
+
+# --- several rows in a line -------------------------------------------------------------------------------------------
+
+
+def write_at_once(folder: Path, rows: list[MetricRow]) -> Path:
+    """Write rows after enough of them that are like the first."""
+    path = folder / "events-00000.jsonl"
+    writer = EventWriter(path, ManualClock(1000.0))
+    for step in (-3, -2, -1):
+        writer.write_metrics(rows[0][0], step, 1, "train")
+    writer.write_metrics_rows(rows, "train")
+    writer.close()
+    return path
+
+
+def read_both_ways(path: Path) -> list[MetricRow]:
+    """The rows of training after the first three; both readers have to give the same."""
+    rows = [row for row in read_events(path) if row["kind"] == "metrics"][3:]
+    table = open_run(path.parent).metrics["train"]
+    for row in rows:
+        at = np.flatnonzero(table.step == row["step"])[-1]
+        for name, value in row["values"].items():
+            np.testing.assert_equal(float(table[name][at]), float(value))
+    return [(row["values"], row["step"], row["epoch"]) for row in rows]
+
+
+def num_rows_of_lines(path: Path) -> list[int]:
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return [line.get("num_rows", 1) for line in lines if line["kind"] == PACKED_KIND]
+
+
+def row(step: int, epoch: int = 1, **values: Any) -> MetricRow:
+    return {"loss": step / 7, **values}, step, epoch
+
+
+ROWS = {
+    "every step": ([row(step) for step in range(1, 9)], [8]),
+    "every third step": ([row(step) for step in range(3, 20, 3)], [6]),
+    "one": ([row(5)], [1]),
+    "a gap": ([row(step) for step in (1, 2, 3, 7, 8, 9)], [3, 3]),
+    "back again": ([row(step) for step in (5, 6, 2, 3)], [2, 2]),
+    "the same step twice": ([row(step) for step in (5, 5, 6)], [1, 2]),
+    "two epochs": ([row(step, 1 + step // 4) for step in range(1, 9)], [3, 4, 1]),
+    "values that are not finite": ([row(1, acc=math.nan), row(2, acc=math.inf), row(3, acc=1.0)], [3]),
+    "integers": ([row(step, count=step) for step in range(1, 5)], [4]),
+}
+
+
+@pytest.mark.parametrize(("rows", "expected"), ROWS.values(), ids=ROWS)
+def test_rows_that_are_written_together_share_a_line(
+    rows: list[MetricRow], expected: list[int], tmp_path: Path
+) -> None:
+    """Those that are equally far apart and of one epoch do; all are read back as they were."""
+    path = write_at_once(tmp_path, rows)
+    assert num_rows_of_lines(path) == expected
+    assert repr(read_both_ways(path)) == repr(rows)
+
+
+def test_other_metrics_begin_another_line(tmp_path: Path) -> None:
+    """Rows with other names are in lines of their own."""
+    rows = [row(step, acc=1.0) if step % 4 == 0 else row(step) for step in range(1, 13)]
+    path = write_at_once(tmp_path, rows)
+    assert num_rows_of_lines(path) == [3, 3, 3]  # the others are too few to be packed
+    assert repr(read_both_ways(path)) == repr(rows)
+
+
+def test_line_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage to a line costs a bounded number of rows."""
+    monkeypatch.setattr(packed_rows, "MAX_BLOCK_ROWS", 5)
+    rows = [row(step) for step in range(1, 13)]
+    path = write_at_once(tmp_path, rows)
+    assert num_rows_of_lines(path) == [5, 5, 2]
+    assert repr(read_both_ways(path)) == repr(rows)
+
+
+def test_value_that_is_no_number_is_written_beside_the_others(tmp_path: Path) -> None:
+    """One row that cannot be packed does not spoil those around it."""
+    rows = [row(step, acc=1.0) for step in range(1, 6)]
+    rows[2][0]["acc"] = "none"  # type: ignore[assignment]
+    path = write_at_once(tmp_path, rows)
+    found = {row["step"]: row["values"]["acc"] for row in read_events(path) if row["kind"] == "metrics"}
+    assert [found[step] for step in range(1, 6)] == [1.0, 1.0, "none", 1.0, 1.0]
+
+
+BAD_LINES = [
+    (b'"num_rows":8', b'"num_rows":7'),
+    (b'"num_rows":8', b'"num_rows":9'),
+    (b'"num_rows":8', b'"num_rows":0'),
+    (b'"num_rows":8', b'"num_rows":-8'),
+    (b'"num_rows":8', b'"num_rows":8.5'),
+    (b'"num_rows":8', b'"num_rows":"8"'),
+    (b'"num_rows":8', b'"num_rows":99999999999999999999'),
+    (b'"data":"', b'"data":"AAAA'),
+]
+
+
+@pytest.mark.parametrize(("good", "bad"), BAD_LINES)
+def test_line_that_does_not_fit_is_skipped(good: bytes, bad: bytes, tmp_path: Path) -> None:
+    """Its rows are left out by both readers, and the rest is read."""
+    path = write_at_once(tmp_path, [row(step) for step in range(1, 9)])
+    path.write_bytes(path.read_bytes().replace(good, bad))
+    log = read_events(path)
+    assert [each["step"] for each in log if each["kind"] == "metrics"] == [-3, -2, -1]
+    assert log.num_skipped == 1
+    run = open_run(tmp_path)
+    assert run.metrics["train"].step.tolist() == [-3, -2, -1]
+    assert len(run.problems) == 1
+
+
+def test_columns_are_read_back_as_rows(tmp_path: Path) -> None:
+    """Rows that are given by column are those that would have been written one by one."""
+    columns = MetricColumns(("loss", "acc"), [0.5, 1.0, 0.25, 2.0, 0.125, 3.0], [2, 4, 6], [1, 1, 1])
+    path = tmp_path / "events-00000.jsonl"
+    writer = EventWriter(path, ManualClock(1000.0))
+    for _ in range(2):
+        writer.write_metrics_columns(columns, "train")
+    writer.close()
+    assert kinds(path) == ["format", "metrics", "metrics", "metrics", NAMES_KIND, PACKED_KIND]
+    found = [(row["values"], row["step"], row["epoch"]) for row in read_events(path) if row["kind"] == "metrics"]
+    assert found == columns.rows() * 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "every"),
+    [
+        ([1, 2, 3], [1, 1, 1], 1),
+        ([2, 4, 6], [1, 1, 1], 2),
+        ([1, 2, 5], [1, 1, 1], 0),
+        ([1, 4, 5], [1, 1, 1], 0),
+        ([3, 2, 1], [1, 1, 1], 0),
+        ([1, 1, 1], [1, 1, 1], 0),
+        ([1, 2, 3], [1, 1, 2], 0),
+        ([7], [1], 1),
+    ],
+)
+def test_how_far_apart_columns_are(steps: list[int], epochs: list[int], every: int) -> None:
+    """Equally far in one epoch, or not at all."""
+    assert MetricColumns(("loss",), [0.0] * len(steps), steps, epochs).every == every
+
+
+def test_columns_with_more_metrics() -> None:
+    """Each row gets its values of the metrics that are added."""
+    columns = MetricColumns(("a", "b"), [1.0, 2.0, 3.0, 4.0], [5, 6], [1, 1])
+    more = columns.extended(("c", "d"), [7.0, 8.0], [9, 10])
+    assert more.rows() == [
+        ({"a": 1.0, "b": 2.0, "c": 7.0, "d": 9}, 5, 1),
+        ({"a": 3.0, "b": 4.0, "c": 8.0, "d": 10}, 6, 1),
+    ]

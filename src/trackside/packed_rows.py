@@ -9,8 +9,10 @@ and each row after that refers to it:
 
     {"kind":"packed_metrics","t":...,"step":...,"epoch":...,"mode":"train","names":"4be7...","data":"..."}
 
-`data` is base64 of the values as little-endian float64, in the order of the names. A row takes a third of the bytes
-and of the time to read, and less time to write. Rows that are few, which people look at, stay as they are.
+`data` is base64 of the values as little-endian float64, in the order of the names. Rows of one epoch that are written
+together, with steps that are equally far apart, share a line: `"num_rows":64,"every":1`, `step` being the last, and
+`data` the rows one after the other. A row takes a third of the bytes and of the time to read, or less, and less time to
+write. Rows that are few, which people look at, stay as they are.
 
 An id is a digest of what it stands for, so that it never stands for something else. The names are repeated every
 `NAMES_EVERY_BYTES`: a reader may begin in the middle, and damage to them costs few rows.
@@ -19,7 +21,8 @@ An id is a digest of what it stands for, so that it never stands for something e
 import binascii
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import msgspec
@@ -29,6 +32,8 @@ NUM_READABLE_ROWS = 256
 NAMES_EVERY_BYTES = 2 << 20
 """Names are never further in front of the rows that need them."""
 NAMES_KIND, PACKED_KIND = "metric_names", "packed_metrics"
+MAX_BLOCK_ROWS = 256
+"""Damage to a line costs no more rows."""
 _MAX_LAYOUTS = 64
 """More are not kept by a writer: rows that each have other metrics are not packed."""
 
@@ -43,15 +48,19 @@ class NamesRow(msgspec.Struct, tag_field="kind", tag=NAMES_KIND):
     """Those whose values are integers, and are read back as such."""
 
 
-class PackedRow(msgspec.Struct, tag_field="kind", tag=PACKED_KIND, gc=False):
-    """A row of metrics whose names are elsewhere."""
+class PackedRow(msgspec.Struct, tag_field="kind", tag=PACKED_KIND, gc=False, omit_defaults=True):
+    """A row of metrics whose names are elsewhere, or several of them."""
 
     t: float
     step: int
+    """Of the last row."""
     epoch: int
     mode: str
     names: str
     data: bytes
+    num_rows: int = 1
+    every: int = 1
+    """How many steps the rows are apart."""
 
 
 class Layout:
@@ -82,17 +91,69 @@ class Layout:
         self.pack = struct.Struct(f"<{len(self.names)}d").pack
 
 
+class Block:
+    """Rows that share a line.
+
+    Args:
+        layout: Their metrics.
+        step: The step of the last.
+        epoch: Their epoch.
+        flat: Their values, row by row.
+        every: How many steps they are apart.
+    """
+
+    __slots__ = ("_every", "_flat", "epoch", "layout", "num_rows", "step")
+
+    def __init__(self, layout: Layout, step: int, epoch: int, flat: list[Any], every: int = 0):
+        self.layout = layout
+        self.step = step
+        self.epoch = epoch
+        self.num_rows = len(flat) // len(layout.names)
+        self._every = every
+        self._flat = flat
+
+    def takes(self, values: Mapping[str, Any], step: int, epoch: int) -> bool:
+        """Add a row; whether it fits, or else it is not added."""
+        every = step - self.step
+        if every < 1 or (self.num_rows > 1 and every != self._every) or self.num_rows >= MAX_BLOCK_ROWS:
+            return False
+        if epoch != self.epoch or tuple(values) != self.layout.names:
+            return False
+        self._every = every
+        self._flat += values.values()
+        self.step = step
+        self.num_rows += 1
+        return True
+
+    def to_row(self, t: float, mode: str) -> PackedRow:
+        """The line to write.
+
+        Raises:
+            struct.error, OverflowError: A value is no number.
+        """
+        data = struct.pack(f"<{len(self._flat)}d", *self._flat)
+        return PackedRow(t, self.step, self.epoch, mode, self.layout.id, data, self.num_rows, self._every or 1)
+
+    def rows(self) -> Iterator[tuple[dict[str, Any], int, int]]:
+        """The rows again: their values by metric, their step and their epoch."""
+        names, first = self.layout.names, self.step - self._every * (self.num_rows - 1)
+        for place in range(self.num_rows):
+            values = self._flat[place * len(names) : (place + 1) * len(names)]
+            yield dict(zip(names, values, strict=True)), first + place * self._every, self.epoch
+
+
 class Packer:
     """Knows which rows of a writer are frequent."""
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[str, ...], Layout | None] = {}
 
-    def layout_of(self, values: Mapping[str, Any]) -> Layout | None:
+    def layout_of(self, values: Mapping[str, Any], num_rows: int = 1) -> Layout | None:
         """What a row can refer to; None for one that is to be written with its names.
 
         Args:
             values: The row's values by metric.
+            num_rows: How many such rows there are, to be counted.
         """
         names = tuple(values)
         try:
@@ -101,7 +162,7 @@ class Packer:
             layout = self._new_layout(names, values)
         if layout is None:
             return None
-        layout.num_rows += 1
+        layout.num_rows += num_rows
         return layout if layout.num_rows > NUM_READABLE_ROWS else None
 
     def _new_layout(self, names: tuple[str, ...], values: Mapping[str, Any]) -> Layout | None:
@@ -141,8 +202,8 @@ class KnownNames:
         """
         return self._rows[names_id].names
 
-    def unpack(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row as it would have been written with its names.
+    def unpack(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The rows as they would have been written with their names.
 
         Args:
             row: A row of `PACKED_KIND`, as JSON has it.
@@ -150,20 +211,28 @@ class KnownNames:
         Raises:
             KeyError, TypeError, ValueError: It lacks a field, has something else in it, or its names are not known.
         """
-        known = self._rows[row["names"]]
-        try:
-            numbers = struct.unpack(f"<{len(known.names)}d", binascii.a2b_base64(row["data"]))
-        except struct.error as error:
-            raise ValueError(f"data: expected {len(known.names)} values; {error}") from error
-        values: dict[str, Any] = dict(zip(known.names, numbers, strict=True))
-        for name in known.integers:
-            if values[name].is_integer():
-                values[name] = int(values[name])
-        return {
-            "kind": "metrics",
-            "t": row["t"],
-            "step": row["step"],
-            "epoch": row.get("epoch", 0),
-            "mode": row["mode"],
-            "values": values,
-        }
+        known, num_rows, every = self._rows[row["names"]], index(row.get("num_rows", 1)), index(row.get("every", 1))
+        data, size = binascii.a2b_base64(row["data"]), 8 * len(known.names)
+        if num_rows < 1 or len(data) != num_rows * size:
+            raise ValueError(f"data: expected {len(known.names)} values for each of {num_rows} rows")
+        numbers = struct.iter_unpack(f"<{len(known.names)}d", data)
+        first = row["step"] - every * (num_rows - 1)
+        return [
+            {
+                "kind": "metrics",
+                "t": row["t"],
+                "step": first + place * every,
+                "epoch": row.get("epoch", 0),
+                "mode": row["mode"],
+                "values": _named(known, values),
+            }
+            for place, values in enumerate(numbers)
+        ]
+
+
+def _named(known: NamesRow, numbers: Sequence[float]) -> dict[str, Any]:
+    values: dict[str, Any] = dict(zip(known.names, numbers, strict=True))
+    for name in known.integers:
+        if values[name].is_integer():
+            values[name] = int(values[name])
+    return values

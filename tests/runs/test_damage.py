@@ -157,12 +157,12 @@ def test_empty_file(tmp_path: Path) -> None:
 def test_newer_version_of_all(tmp_path: Path) -> None:
     """A run of a newer format is opened, and what to do is said."""
     (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "events-00000.jsonl").write_text('{"kind":"format","t":1.0,"version":3}\n{"kind":"novel","t":2.0}\n')
+    (tmp_path / "events-00000.jsonl").write_text('{"kind":"format","t":1.0,"version":4}\n{"kind":"novel","t":2.0}\n')
     run = open_run(tmp_path)
     assert run.status == "unknown"
     assert not run.is_finished
     assert run.problems == [
-        "events-00000.jsonl: format version 3 is newer than 2, the newest that this trackside reads; what follows was "
+        "events-00000.jsonl: format version 4 is newer than 3, the newest that this trackside reads; what follows was "
         "not read: use a newer trackside"
     ]
     assert list(run.events()) == []
@@ -171,7 +171,7 @@ def test_newer_version_of_all(tmp_path: Path) -> None:
 def test_newer_version_of_one_process(tmp_path: Path) -> None:
     """The processes of a format that can be read are read."""
     write_processes(tmp_path)
-    (tmp_path / "events-00000.jsonl").write_text('{"kind":"format","t":1.0,"version":3}\n')
+    (tmp_path / "events-00000.jsonl").write_text('{"kind":"format","t":1.0,"version":4}\n')
     run = open_run(tmp_path)
     assert run.metrics["train"]["loss"].tolist() == [2.0]
     assert len(run.problems) == 1
@@ -180,7 +180,7 @@ def test_newer_version_of_one_process(tmp_path: Path) -> None:
 def test_newer_version_after_an_older_leg(tmp_path: Path) -> None:
     """What came before a row of a newer format is read."""
     written = finished_run(tmp_path)
-    written.append(b'{"kind":"format","t":2000.0,"version":3}\n{"kind":"metrics","t":1,"step":999,"mode":"train"}\n')
+    written.append(b'{"kind":"format","t":2000.0,"version":4}\n{"kind":"metrics","t":1,"step":999,"mode":"train"}\n')
     run = open_run(tmp_path)
     assert (run.step, len(run.metrics["train"])) == (100, 10)
     assert len(run.problems) == 1
@@ -189,16 +189,16 @@ def test_newer_version_after_an_older_leg(tmp_path: Path) -> None:
 def test_older_version(tmp_path: Path) -> None:
     """An older format is read as far as it goes, and that is said."""
     written = finished_run(tmp_path)
-    written.path.write_bytes(written.path.read_bytes().replace(b'"version":2', b'"version":0'))
+    written.path.write_bytes(written.path.read_bytes().replace(b'"version":3', b'"version":0'))
     run = open_run(tmp_path)
     assert run.step == 100
     assert run.problems == ["events-00000.jsonl: format version 0 is older than 1; what it lacks was left out"]
 
 
 def test_version_before_packed_rows(tmp_path: Path) -> None:
-    """A file of the version before lacks nothing."""
+    """A file of an earlier version lacks nothing."""
     written = finished_run(tmp_path)
-    written.path.write_bytes(written.path.read_bytes().replace(b'"version":2', b'"version":1'))
+    written.path.write_bytes(written.path.read_bytes().replace(b'"version":3', b'"version":1'))
     assert open_run(tmp_path).problems == []
 
 
@@ -208,7 +208,7 @@ def test_no_version(tmp_path: Path) -> None:
     written.path.write_bytes(b"".join(written.path.read_bytes().splitlines(keepends=True)[1:]))
     run = open_run(tmp_path)
     assert run.step == 100
-    assert run.problems == ["events-00000.jsonl: no format version is given; it was read as version 2"]
+    assert run.problems == ["events-00000.jsonl: no format version is given; it was read as version 3"]
 
 
 def test_spaces_and_another_order_of_fields(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The logger: turns metrics into rows of the run log."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,6 +24,7 @@ from trackside.logger.run_directory import fill_in_time, to_plain_config
 from trackside.logger.run_log import RunLog
 from trackside.logger.tool import LoggerTool
 from trackside.logger.tool_fanout import build_tools
+from trackside.metric_columns import MetricColumns
 from trackside.profiling.ledger import Ledger
 from trackside.text import a_type
 
@@ -318,6 +320,26 @@ class Logger:
         if written:
             self.step = written[-1][1]
         self.run_log.write_metrics_rows(written, mode)
+
+    def log_columns(self, columns: MetricColumns, ended_s: Sequence[float]) -> None:
+        """Log the rows of many training steps at once, as `log_rows` does.
+
+        Args:
+            columns: The rows, in the order of their steps.
+            ended_s: When each step was over, on the logger's clock.
+        """
+        is_plain = self.metric_postprocess_fn is None and "epoch" not in columns.names
+        seconds = None
+        if is_plain and math.isfinite(sum(columns.flat)):
+            seconds = self._interval.laps(columns.steps, ended_s)
+        if seconds is None:
+            self.log_rows((*row, end_s) for row, end_s in zip(columns.rows(), ended_s, strict=True))
+            return
+        if not self.run_log.is_open:
+            self.run_log.open()
+        self.step = columns.steps[-1]
+        columns = columns.extended(("epoch", "step_time"), columns.epochs, seconds)
+        self.run_log.write_metrics_columns(columns, self.mode)
 
     def hold_row(self, read: Callable[[], dict[str, float]], step: int, completed_s: float) -> None:
         """Log the row of a completed step now, or in a moment together with others.

@@ -1,6 +1,6 @@
 """How long training steps take, from one log row to the next, without what is no training step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -47,6 +47,24 @@ class RowStepTime:
         if last_s is None or num_steps <= 0:
             return None
         return (now_s - last_s) / num_steps if now_s > last_s else 0.0
+
+    def laps(self, steps: Sequence[int], ended_s: Sequence[float]) -> list[float] | None:
+        """Several rows are logged, of steps that follow each other: what `lap` says of each.
+
+        Returns:
+            None, and nothing was done, where there is something to leave out or to say about only some of them.
+        """
+        last_s = self.last_step_time
+        if last_s is None or self._paused_at is not None or self._excluded_s or self._excluded_steps:
+            return None
+        if steps[0] <= self.last_step:
+            return None
+        before, began_s = [self.last_step, *steps[:-1]], [last_s, *ended_s[:-1]]
+        self.last_step, self.last_step_time = steps[-1], ended_s[-1]
+        seconds = [end - begin if end > begin else 0.0 for end, begin in zip(ended_s, began_s, strict=True)]
+        if steps[-1] - before[0] == len(steps):  # each is a step after the one before
+            return seconds
+        return [each / (step - last) for each, step, last in zip(seconds, steps, before, strict=True)]
 
     def exclude(self, seconds: float) -> None:
         """Leave out time that just passed. During a pause all of it is left out anyway."""

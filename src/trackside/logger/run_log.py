@@ -19,6 +19,7 @@ from trackside.logger.environment import gather_environment
 from trackside.logger.redact import redact
 from trackside.logger.run_directory import RunDirectory
 from trackside.logger.tool_fanout import ToolFanout
+from trackside.metric_columns import MetricColumns, MetricRow
 from trackside.run_layout import event_file_name
 
 LOGGER = logging.getLogger(__name__)
@@ -245,7 +246,7 @@ class RunLog:
             for subscriber in self._subscribers:
                 subscriber("metrics", fields)
 
-    def write_metrics_rows(self, rows: Sequence[tuple[dict[str, float], int, int]], mode: str) -> None:
+    def write_metrics_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
         """Write several rows of metrics at once.
 
         Args:
@@ -253,9 +254,25 @@ class RunLog:
             mode: As for `write_metrics`.
         """
         self._events.write_metrics_rows(rows, mode)
-        if self.tools or self._subscribers or mode == "train_epoch":
-            for values, step, epoch in rows:
-                self._pass_on(values, step, epoch, mode)
+        if self._has_readers(mode):
+            for row in rows:
+                self._pass_on(*row, mode)
+
+    def write_metrics_columns(self, columns: MetricColumns, mode: str) -> None:
+        """Write several rows with the same metrics at once.
+
+        Args:
+            columns: The rows.
+            mode: As for `write_metrics`.
+        """
+        self._events.write_metrics_columns(columns, mode)
+        if self._has_readers(mode):
+            for row in columns.rows():
+                self._pass_on(*row, mode)
+
+    def _has_readers(self, mode: str) -> bool:
+        """Whether rows of metrics go anywhere but to the event file."""
+        return bool(self.tools or self._subscribers or mode == "train_epoch")
 
     def _report_if_deleted(self) -> None:
         if self._events.is_deleted and not self._is_reported_deleted:

@@ -22,6 +22,7 @@ from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.own_measurements import OwnMeasurements, StepFunction
 from trackside.measured_run.own_waits import MIN_WAIT_S, waited_for
 from trackside.measured_run.step_meter import StepMeter
+from trackside.profiling.array_state import is_ready
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import compile_counter
 from trackside.profiling.ledger_totals import DEVICE_WAIT, DISPATCH, OTHER
@@ -32,7 +33,7 @@ LOGGER = logging.getLogger(__name__)
 
 STEP_MARKER = "train"
 """What steps are called in a trace."""
-MAX_UNACCOUNTED_CALLS = 64
+MAX_UNACCOUNTED_CALLS = 128
 """After as many calls, those that have completed are let go of, and all are accounted for."""
 MAX_INFLIGHT_CALLS = 4096
 """A device that is further behind is no longer followed."""
@@ -132,7 +133,7 @@ class CallBook:
                 spans.append((host.part, started_s))
             host.spans, host.before, host.call_s = [], spans, started_s
             try:
-                was_idle = not window or window[-1].report.is_ready()
+                was_idle = not window or (not (last := window[-1].report).is_deleted() and last.is_ready())
             except Exception:  # gone: it was donated to a later call
                 was_idle = False
             try:
@@ -142,7 +143,12 @@ class CallBook:
                 else:
                     result = function(*args, **kwargs) if kwargs else function(*args)
                 dispatched_s = now()
-                report = find(result)
+                try:
+                    report = output.get(result)
+                except (TypeError, LookupError, AttributeError):  # another structure than before
+                    report = None
+                if type(report) is not output.kind:
+                    report = find(result)
             except BaseException as error:
                 self._is_busy = False
                 host.spans, host.before = [*host.before, (DISPATCH, now())], None
@@ -290,7 +296,7 @@ class CallBook:
             following = window[0] if window else None
             if following is None or not following.was_idle:  # else it was found complete then
                 try:
-                    if not record.report.is_ready():
+                    if not is_ready(record.report):
                         if len(window) < MAX_INFLIGHT_CALLS:
                             window.appendleft(record)
                             break
@@ -323,7 +329,7 @@ class CallBook:
         before = self._host.enter(DEVICE_WAIT)
         for record in self._window:
             with contextlib.suppress(Exception):  # gone, or failed: see `retire`
-                if not record.report.is_ready():
+                if not is_ready(record.report):
                     record.report.block_until_ready()
                     record.awaited_s = self._clock.now()
         self._host.enter(before)

@@ -30,6 +30,10 @@ class Complete:
         """It is."""
         return True
 
+    def is_deleted(self) -> bool:
+        """It never is."""
+        return False
+
     def block_until_ready(self) -> None:
         """Nothing to wait for."""
 
@@ -41,8 +45,10 @@ class CallOutput:
     """Finds the array to look at in what the calls of one function return."""
 
     def __init__(self) -> None:
+        self.get: Callable[[Any], Any] = _get_nothing
+        """Gets the array that was chosen, once the choice stands. Where that gives no `kind`, it has to be found."""
+        self.kind: type | None = None
         self._get: Callable[[Any], Any] | None = None
-        self._kind: type | None = None
         self._num_calls = 0
         self._donated: set[Any] = set()
         self._last: dict[Any, Any] = {}
@@ -54,20 +60,12 @@ class CallOutput:
         Raises:
             TracedOutputError: JAX was tracing the function, so it computed nothing.
         """
-        if self._num_calls > NUM_LEARNING_CALLS:
-            if self._get is None:
-                return None
-            try:
-                array = self._get(output)
-            except (TypeError, LookupError, AttributeError):  # another structure than before
-                array = None
-            if type(array) is self._kind:
-                return array
-        return self._search(output)
+        is_settled = self._num_calls > NUM_LEARNING_CALLS
+        return None if is_settled and self._get is None else self._search(output)
 
     def on_lost(self) -> None:
         """The array that was chosen is gone: look which ones stay."""
-        self._get, self._num_calls = None, 0
+        self.get, self._get, self._num_calls = _get_nothing, None, 0
 
     def _search(self, output: Any) -> Any:
         candidates = _candidates(output)
@@ -81,9 +79,10 @@ class CallOutput:
             self._last = {}
         for path, array in candidates.items():
             if path not in self._donated and (getter := build_getter(path)) is not None:
-                self._get, self._kind = getter, type(array)
+                self._get, self.kind = getter, type(array)
+                self.get = getter if self._num_calls > NUM_LEARNING_CALLS else _get_nothing
                 return array
-        self._get = None
+        self.get, self._get = _get_nothing, None
         return None
 
     def _learn(self) -> None:
@@ -98,6 +97,10 @@ class CallOutput:
             events = find_arrays(output)
             return events[0] if events else COMPLETE
         return COMPLETE
+
+
+def _get_nothing(output: Any) -> None:
+    del output
 
 
 def _candidates(output: Any) -> dict[Any, jax.Array]:

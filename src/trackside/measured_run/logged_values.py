@@ -6,10 +6,8 @@ the order in which they were logged. Only the end of the run waits.
 
 import logging
 import math
-import struct
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,7 +18,10 @@ from numpy import asarray
 from trackside.clock import Clock
 from trackside.errors import ConfigError, MetricError
 from trackside.logger import Logger
+from trackside.measured_run.alike_rows import ONLY_REPORT, PER_STEP, AlikeRows, WaitingRow
 from trackside.measured_run.values_per_step import NumbersPerStep, TrainRow, ValuesPerStep, is_number, rows_per_step
+from trackside.metric_columns import MetricColumns, MetricRow
+from trackside.profiling.array_state import is_ready
 from trackside.profiling.call_record import CallRecord
 from trackside.text import a_type
 
@@ -28,7 +29,7 @@ LOGGER = logging.getLogger(__name__)
 
 MAX_ROWS = 4096
 """Rows that are kept at most. A device is rarely more than some dozens of steps behind."""
-WRITE_AT = 64
+WRITE_AT = 128
 WRITE_EVERY_S = 0.02
 """Rows are written a few at a time, which costs less than one by one."""
 MODES = {"train": "train", "val": "val", "validation": "val", "test": "test"}
@@ -40,12 +41,10 @@ OWN_NAME = "step_time"
 MAX_KNOWN = 256
 """Kinds of arrays that are remembered as numbers."""
 
-_UNPACK = struct.Struct("f").unpack
+MIN_ALIKE = 4
+"""Fewer rows are written together with others."""
+
 _NUMBERS = frozenset({float, int, bool})
-PER_STEP = 2
-_Row = tuple[dict[str, Any], int, int, str, CallRecord | None, int]
-"""Values of one step that are not written yet, the step, its epoch, what they are logged under, the call before, and 1
-if the only value is what shows that this call has completed, or `PER_STEP` if some are values for each of its steps."""
 
 
 class LoggedValues:
@@ -71,18 +70,17 @@ class LoggedValues:
         self._now = clock.now
         self._settle_calls = settle_calls
         self._say_once = say_once
-        self._added: list[_Row] = []
+        self._added: list[WaitingRow] = []
         """What was logged since rows were written. It becomes rows there, all at once."""
-        self._open: dict[str, _Row] = {}
+        self._open: dict[str, WaitingRow] = {}
         """The row of each mode that may still get more values."""
-        self._rows: deque[_Row] = deque()
+        self._rows: list[WaitingRow] = []
         self._next_write_s = -math.inf
+        self._alike = AlikeRows()
         self._array_type: type | None = None
         self._known: dict[int, Any] = {}
         """What JAX calls the abstract values of arrays that were found to be numbers: a jitted function always returns
         the same ones."""
-        self._usual: Any = None
-        """That of numbers in the host's memory, which can be read from there in half the time."""
         self._last_call: CallRecord | None = None
         """The one after which something was logged last."""
 
@@ -123,7 +121,8 @@ class LoggedValues:
                 checked = self._checked(name, value)
             row[rest if is_mode else name] = checked
         for row_mode, row in by_mode.items():
-            self._added.append((row, step, epoch, row_mode, call, forms.get(row_mode, 0)))
+            form = forms.get(row_mode) or _form(row, row_mode, call)
+            self._added.append((row, step, epoch, row_mode, call, form))
         self._last_call = call
         if len(self._added) >= WRITE_AT or now_s >= self._next_write_s:
             self.write()
@@ -150,7 +149,9 @@ class LoggedValues:
                 return False
             if "/" in name or name == OWN_NAME:
                 return False
-        added.append((values, step, epoch, "train", call, 1 if value is call.report and len(values) == 1 else 0))
+        added.append(
+            (values, step, epoch, "train", call, ONLY_REPORT if value is call.report and len(values) == 1 else 0)
+        )
         self._last_call = call
         return True
 
@@ -177,7 +178,7 @@ class LoggedValues:
                 raise _not_a_number(name, f"an array of shape {value.shape} and type {value.dtype}")
             self._know(value)
             if value.dtype == np.float32 and jax.default_backend() == "cpu":
-                self._usual = value.aval
+                self._alike.usual = value.aval
             return value
         if _is_torch(value):
             if value.numel() != 1:
@@ -221,22 +222,22 @@ class LoggedValues:
         if not self._rows:
             return
         self._settle_calls()
-        rows, written, read = self._rows, [], self._read
-        while rows and read(rows[0]):
-            row = rows.popleft()
-            if row[3] != "train":
+        written: list[TrainRow] = []
+        while rows := self._rows:
+            columns, ended_s = self._alike.read(rows)
+            if len(ended_s) >= MIN_ALIKE:
                 self._write_train(written)
-                written = []
-                self._write_other(row)
-            elif row[5] == PER_STEP:
-                self._write_train(written)
-                written = []
-                self._write_per_step(row)
-            elif row[0]:
-                written.append(row)
+                self._write_columns(columns, ended_s)
+            elif ended_s:
+                written += ((*row, end_s) for row, end_s in zip(columns.rows(), ended_s, strict=True))
+            elif self._read(rows[0]):
+                self._write_one(rows[0], written)
+            else:
+                break
+            del rows[: len(ended_s) or 1]
         self._write_train(written)
         if len(self._rows) > MAX_ROWS:
-            self._rows.popleft()
+            del self._rows[0]
             self._say_once(
                 f"run.log: the device is more than {MAX_ROWS} rows behind; the oldest are dropped. Log less often with "
                 "every=N"
@@ -256,32 +257,12 @@ class LoggedValues:
                     self._drop(row, name, error)
         self.write()
 
-    def _read(self, row: _Row) -> bool:
-        """Put numbers in the place of values that are there; whether all are."""
-        values, _, _, _, call, form = row
-        if form == PER_STEP:
-            return self._read_rest(row)
-        is_complete = form and call is not None and call.report is None and not call.is_disturbed
-        array_type, usual, unpack = self._array_type, self._usual, _UNPACK
-        try:
-            for name, value in values.items():
-                kind = type(value)
-                if kind is not float:
-                    if not (is_complete or value.is_ready()):
-                        return False
-                    is_usual = kind is array_type and value.aval is usual
-                    values[name] = unpack(value)[0] if is_usual else float(asarray(value).item())
-        except Exception:  # donated since, or its computation has failed, or it is not in the host's memory
-            self._usual = None
-            return self._read_rest(row)
-        return True
-
-    def _read_rest(self, row: _Row) -> bool:
-        """Read a row without the values that cannot be read."""
+    def _read(self, row: WaitingRow) -> bool:
+        """Put numbers in the place of values that are there, without those that cannot be read; whether all are."""
         for name, value in list(row[0].items()):
             try:
                 if type(value) is not float:
-                    if not value.is_ready():
+                    if not is_ready(value):
                         return False
                     is_one = not isinstance(value, ValuesPerStep | NumbersPerStep)
                     row[0][name] = float(asarray(value).item()) if is_one else value.read()
@@ -289,51 +270,32 @@ class LoggedValues:
                 self._drop(row, name, error)
         return True
 
-    def _drop(self, row: _Row, name: str, error: Exception) -> None:
+    def _drop(self, row: WaitingRow, name: str, error: Exception) -> None:
         row[0].pop(name, None)
         why = "it was donated to a later call before it was there; log a value that no call is given"
         is_donated = "deleted" in str(error)
         self._say_once(f"run.log: {name!r} could not be read: {why if is_donated else error}")
 
-    def _write_train(self, rows: list[_Row]) -> None:
-        """Write rows of training, all at once."""
-        if not rows:
-            return
-        now_s, given = self._now(), []
-        for values, step, epoch, _, call, _ in rows:
-            completed_s = now_s if call is None else call.completed_s
-            if completed_s != completed_s:  # not a number: nobody saw it yet
-                completed_s = now_s
-            given.append((values, step, epoch, completed_s))
-        self.latest = given[-1][0]
-        self._log_train(given)
-
-    def _write_per_step(self, row: _Row) -> None:
-        """Write the rows of a call of several steps."""
-        values, step, epoch, _, call, _ = row
-        if not any(isinstance(value, NumbersPerStep) for value in values.values()):
-            self._write_train([row] if values else [])
-            return
-        completed_s = since_s = self._now()
-        if call is not None and call.completed_s == call.completed_s:
-            completed_s = call.completed_s
-            since_s = max(call.began_s, self._logger.last_step_time or call.began_s)
-        rows = rows_per_step(values, step, epoch, completed_s, since_s)
-        if rows:
-            self.latest = rows[-1][0]
-            self._log_train(rows)
-
-    def _log_train(self, given: list[TrainRow]) -> None:
-        logger = self._logger
-        had_nans = logger.found_nans
-        logger.log_rows(given)
-        if logger.found_nans and not had_nans:
-            self._note_non_finite(given)
-
-    def _write_other(self, row: _Row) -> None:
-        values, step, epoch, mode, *_ = row
+    def _write_one(self, row: WaitingRow, written: list[TrainRow]) -> None:
+        """Write a row that was read, behind those that wait to be written; one of training waits as well."""
+        values, step, epoch, mode, call, _ = row
         if not values:
             return
+        is_seen = call is not None and call.completed_s == call.completed_s  # else it is not a number
+        ended_s = call.completed_s if call is not None and is_seen else self._now()
+        if mode != "train":
+            self._write_train(written)
+            self._write_other(row)
+        elif any(isinstance(value, NumbersPerStep) for value in values.values()):
+            began_s = call.began_s if call is not None and is_seen else ended_s
+            self._write_train(written)
+            since_s = max(began_s, self._logger.last_step_time or began_s) if is_seen else ended_s
+            self._write_train(rows_per_step(values, step, epoch, ended_s, since_s))
+        else:
+            written.append((values, step, epoch, ended_s))
+
+    def _write_other(self, row: WaitingRow) -> None:
+        values, step, epoch, mode, *_ = row
         logger, before = self._logger, self._logger.epoch
         logger.epoch = epoch
         try:
@@ -341,11 +303,27 @@ class LoggedValues:
         finally:
             logger.epoch = before
 
-    def _note_non_finite(self, rows: list[TrainRow]) -> None:
-        """Write down the first value of training that was not finite."""
-        for values, step, *_ in rows:
+    def _write_train(self, rows: list[TrainRow]) -> None:
+        """Write rows of training, all at once, and forget them."""
+        if rows:
+            self.latest = rows[-1][0]
+            self._log_train(lambda: self._logger.log_rows(rows), lambda: rows)
+            rows.clear()
+
+    def _write_columns(self, columns: MetricColumns, ended_s: list[float]) -> None:
+        """Write rows of training that have the same metrics."""
+        self.latest = dict(zip(columns.names, columns.flat[-len(columns.names) :], strict=True))
+        self._log_train(lambda: self._logger.log_columns(columns, ended_s), columns.rows)
+
+    def _log_train(self, log: Callable[[], None], rows: Callable[[], Iterable[TrainRow | MetricRow]]) -> None:
+        """Log rows of training, and write down the first value that is not finite."""
+        logger, had_nans = self._logger, self._logger.found_nans
+        log()
+        if had_nans or not logger.found_nans:
+            return
+        for values, step, *_ in rows():
             if bad := {name: value for name, value in values.items() if not math.isfinite(value)}:
-                self._logger.report_non_finite(bad, step)
+                logger.report_non_finite(bad, step)
                 return
 
 
@@ -379,6 +357,13 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
+
+
+def _form(values: Mapping[str, Any], mode: str, call: CallRecord | None) -> int:
+    """What kind of row values are that are not for each step of a call."""
+    if mode != "train" or call is None or len(values) != 1:
+        return 0
+    return ONLY_REPORT if next(iter(values.values())) is call.report else 0
 
 
 def _to_float(name: str, value: float) -> float:

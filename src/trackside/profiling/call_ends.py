@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from trackside.clock import SYSTEM_CLOCK, Clock
+from trackside.profiling.array_state import is_ready
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.completion_watch import CompletionWatch
 from trackside.profiling.wake_up import Waiter
@@ -72,7 +73,7 @@ class CallEnds:
         """Find out when a call that was just made completes: it has done so, or a thread waits for it."""
         if not self._is_long:
             self.next_watch_s = call.dispatched_s + SAMPLE_EVERY_S
-        self._is_done_in_call = call.report.is_ready()  # as short steps are on a CPU
+        self._is_done_in_call = is_ready(call.report)  # as short steps are on a CPU
         if self._is_done_in_call:
             call.seen_s, call.uncertainty_s = call.dispatched_s, call.dispatched_s - call.ready_s
         else:
@@ -147,23 +148,31 @@ class CallEnds:
 
     def _estimate(self, call: CallRecord, begin_s: float, later: Sequence[CallRecord]) -> tuple[float, float]:
         """When a call completed that nobody saw, and how far from the truth that may be."""
-        earliest_s, latest_s = begin_s, call.found_s
+        earliest_s, latest_s, num_steps = begin_s, call.found_s, call.num_steps or 1
+        if later:
+            following = later[0]
+            if following.was_idle:  # found complete then
+                if following.ready_s < latest_s:
+                    latest_s = following.ready_s
+            else:
+                latest_s = self._latest_of(later, latest_s)
+                if self.max_inflight > 1 and not following.was_blocked and following.ready_s > earliest_s:
+                    earliest_s = following.ready_s  # looked at then, and not complete
+        if latest_s < earliest_s:
+            latest_s = earliest_s
+        ended_s = latest_s if self._typical_s is None else begin_s + self._typical_s * num_steps
+        ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
+        unsure_s, spread_s = latest_s - earliest_s, self._spread_s * num_steps
+        return ended_s, spread_s if spread_s < unsure_s else unsure_s
+
+    def _latest_of(self, later: Sequence[CallRecord], latest_s: float) -> float:
+        """When a call that was under way at the next call has completed at the latest."""
         room = self.max_inflight
         for following in later:
             room -= 1
             if following.was_idle or not room:  # found complete then, or there was no room before
-                if following.ready_s < latest_s:
-                    latest_s = following.ready_s
-                break
-            if following is later[0] and not following.was_blocked and following.ready_s > earliest_s:
-                earliest_s = following.ready_s  # looked at then, and not complete
-        if latest_s < earliest_s:
-            latest_s = earliest_s
-        ended_s = latest_s if self._typical_s is None else begin_s + self._typical_s * (call.num_steps or 1)
-        ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
-        unsure_s = latest_s - earliest_s
-        spread_s = self._spread_s * (call.num_steps or 1)
-        return ended_s, spread_s if spread_s < unsure_s else unsure_s
+                return min(latest_s, following.ready_s)
+        return latest_s
 
     def _add_duration(self, seconds: float) -> None:
         self._durations.append(seconds)

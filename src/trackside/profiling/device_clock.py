@@ -126,14 +126,13 @@ class DeviceClock:
         if began_s <= since_s:
             return
         self.idle_s += began_s - since_s
-        reasons = self.idle_by_reason
-        if call.before:
-            between = OTHER  # what is not in there
-            for reason, until_s in call.before:
-                if until_s > since_s:
-                    reasons[reason] += until_s - since_s
-                    since_s = until_s
+        reasons, spans = self.idle_by_reason, call.before
+        for reason, until_s in spans:
+            if until_s > since_s:
+                reasons[reason] += until_s - since_s
+                since_s = until_s
         if ready_s > since_s:
+            between = OTHER if spans else between  # what is not in there
             if call.started_s == ready_s:  # a loop that is not ours: nothing more is known
                 reasons[between] += ready_s - since_s
             else:

@@ -184,8 +184,15 @@ class Ledger:
         other_s = data_wait_s = host_to_device_s = device_wait_s = dispatch_s = 0.0
         num_steps = num_samples = 0
         for call in calls:
-            if call.before:
-                since_s = self._add_spans(call.before, since_s)
+            for part, until_s in call.before:
+                elapsed_s = until_s - since_s
+                if part == DATA_WAIT:
+                    data_wait_s += elapsed_s
+                elif part == OTHER and elapsed_s < NOTED_STRETCH_S:
+                    other_s += elapsed_s
+                else:
+                    self._add_spans(((part, until_s),), since_s)
+                since_s = until_s
             started_s, ready_s, dispatched_s = call.started_s, call.ready_s, call.dispatched_s
             other_s += started_s - since_s
             if started_s != ready_s:  # a loop that is not ours has these in what came before

@@ -131,7 +131,8 @@ class MetricDecoder:
             counts["damaged"] += 1
             return False
         try:
-            self.add_row(self._names.unpack(row) if row["kind"] == PACKED_KIND else row)
+            for one in self._names.unpack(row) if row["kind"] == PACKED_KIND else [row]:
+                self.add_row(one)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             counts["incomplete"] += 1
             return False

@@ -11,8 +11,8 @@ from trackside.runs.metric_store import MetricStore
 
 _MAX_CELLS = 1 << 22
 """A matrix of more cells is made only of rows that fill it."""
-_get_step, _get_epoch, _get_t, _get_mode, _get_names, _get_data = (
-    attrgetter(name) for name in ("step", "epoch", "t", "mode", "names", "data")
+_get_step, _get_epoch, _get_t, _get_mode, _get_names, _get_data, _get_num_rows, _get_every = (
+    attrgetter(name) for name in ("step", "epoch", "t", "mode", "names", "data", "num_rows", "every")
 )
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -43,31 +43,50 @@ def packed_columns(rows: list[PackedRow], known: KnownNames, store: MetricStore)
     Raises:
         KeyError, OverflowError, ValueError: A row does not fit, or there would be far more columns than values.
     """
-    parts: list[tuple[list[int] | slice, np.ndarray, np.ndarray]] = []
+    num_rows, step, epoch, t = _places(rows)
+    line_of = np.repeat(np.arange(len(rows)), num_rows)
+    parts: list[tuple[np.ndarray | slice, np.ndarray, np.ndarray]] = []
     for names_id in (ids := dict.fromkeys(map(_get_names, rows))):
-        own = [place for place, row in enumerate(rows) if row.names == names_id] if len(ids) > 1 else slice(None)
+        is_own = np.fromiter((row.names == names_id for row in rows), bool, len(rows)) if len(ids) > 1 else None
+        own = rows if is_own is None else [row for row in rows if row.names == names_id]
         names = known.names(names_id)
-        data = list(map(_get_data, rows if isinstance(own, slice) else [rows[place] for place in own]))
-        values = _matrix(data, len(names))
-        parts.append((own, store.numbers(names), values))
-    num_rows, num_names = len(rows), len(store.names)
-    step, epoch = (np.fromiter(map(get, rows), np.int64, num_rows) for get in (_get_step, _get_epoch))
-    t = np.fromiter(map(_get_t, rows), float, num_rows)
+        values = _matrix(own, num_rows if is_own is None else num_rows[is_own], len(names))
+        places = slice(None) if is_own is None else np.flatnonzero(is_own[line_of])
+        parts.append((places, store.numbers(names), values))
+    num_names = len(store.names)
     if len(parts) == 1 and np.array_equal(parts[0][1], np.arange(num_names)):
         return step, epoch, t, parts[0][2]
-    if num_rows * num_names > max(_MAX_CELLS, 4 * sum(values.size for _, _, values in parts)):
+    if len(step) * num_names > max(_MAX_CELLS, 4 * sum(values.size for _, _, values in parts)):
         raise ValueError("few of many columns have values")
-    joined = np.full((num_rows, num_names), MISSING)
-    for own, numbers, values in parts:
-        joined[own if isinstance(own, slice) else np.array(own)[:, None], numbers] = values
+    joined = np.full((len(step), num_names), MISSING)
+    for places, numbers, values in parts:
+        joined[places if isinstance(places, slice) else places[:, None], numbers] = values
     return step, epoch, t, joined
 
 
-def _matrix(data: list[bytes], num_names: int) -> np.ndarray:
+def _places(rows: list[PackedRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """How many rows each line has; and the steps, epochs and times of all of them."""
+    num_lines = len(rows)
+    last, epoch, num_rows, every = (
+        np.fromiter(map(get, rows), np.int64, num_lines) for get in (_get_step, _get_epoch, _get_num_rows, _get_every)
+    )
+    t = np.fromiter(map(_get_t, rows), float, num_lines)
+    if (num_rows == 1).all():
+        return num_rows, last, epoch, t
+    if num_rows.min() < 1 or (num_rows > [len(row.data) for row in rows]).any():
+        raise ValueError("a line that has other rows than it says")
+    ends = np.cumsum(num_rows)
+    behind = np.repeat(ends, num_rows) - 1 - np.arange(ends[-1])
+    step = np.repeat(last, num_rows) - behind * np.repeat(every, num_rows)
+    return num_rows, step, np.repeat(epoch, num_rows), np.repeat(t, num_rows)
+
+
+def _matrix(rows: list[PackedRow], num_rows: np.ndarray, num_names: int) -> np.ndarray:
     """The values of rows with the same metrics."""
-    if set(map(len, data)) != {8 * num_names}:
+    data = list(map(_get_data, rows))
+    if not np.array_equal(np.fromiter(map(len, data), np.int64, len(data)), 8 * num_names * num_rows):
         raise ValueError("a row with more or fewer values than it has metrics")
-    values = np.frombuffer(b"".join(data), "<f8").astype(float, copy=False).reshape(len(data), num_names)
+    values = np.frombuffer(b"".join(data), "<f8").astype(float, copy=False).reshape(-1, num_names)
     if not is_given(values).all():  # a NaN of these very bits was logged
         values = np.where(is_given(values), values, np.nan)
     return values

@@ -61,12 +61,9 @@ class RowCollector(RowReader):
         if row["kind"] == NAMES_KIND:
             self._names.learn(row)
             return
-        if row["kind"] == PACKED_KIND:
-            row = self._names.unpack(row)
-        if row["kind"] == "metrics":
-            self._decoder.add_row(row)
-            if row["mode"] == EPOCH_MODE:
-                self.rows.append(row)
+        if row["kind"] in ("metrics", PACKED_KIND):
+            for one in self._names.unpack(row) if row["kind"] == PACKED_KIND else [row]:
+                self._take_metrics(one)
             return
         if row["kind"] == "format":  # another process opens the file, and takes its time until it trains
             self._before_opening = (self.step, self.ended_at)
@@ -76,6 +73,11 @@ class RowCollector(RowReader):
             self.before_legs.append(self._before_opening or (self.step, self.ended_at))
             self._before_opening = None
         self.rows.append(row)
+
+    def _take_metrics(self, row: dict[str, Any]) -> None:
+        self._decoder.add_row(row)
+        if row["mode"] == EPOCH_MODE:
+            self.rows.append(row)
 
     def _add_metrics(self, block: bytes | memoryview, starts: list[int], ends: np.ndarray, are_packed: bool) -> None:
         """Take lines of metrics that follow each other, piece by piece."""
