@@ -1,7 +1,8 @@
 import pytest
 
+from trackside.clock import ManualClock
 from trackside.errors import ConfigError
-from trackside.schedule import NEVER, At, Every, next_boundary
+from trackside.schedule import NEVER, NUM_FREE, AffordableSteps, At, Every, next_boundary
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 5), (4, 5), (5, 10), (6, 10), (999_999_999, 1_000_000_000)])
@@ -49,3 +50,60 @@ def test_a_boundary_is_due_and_no_step_before_it(plan):
     for step in range(7):
         first_due = next((later for later in range(step + 1, 20) if plan.is_due(later)), NEVER)
         assert plan.next_boundary(step) == first_due
+
+
+# --- a small share of the time ----------------------------------------------------------------------------------------
+
+
+def train_with(plan: AffordableSteps, clock: ManualClock, num_steps: int, cost_s: float, step_s: float) -> list[int]:
+    """The steps at which something was due that takes `cost_s`, in a training whose steps take `step_s`."""
+    due = []
+    plan.start(0)
+    for step in range(1, num_steps + 1):
+        clock.advance(step_s)
+        assert plan.is_due(step) == (plan.next_boundary(step - 1) == step)
+        if plan.is_due(step):
+            clock.advance(cost_s)
+            plan.spend(step, cost_s)
+            due.append(step)
+    plan.stop()
+    return due
+
+
+def test_what_costs_little_is_due_every_n_steps() -> None:
+    """At less than its share, nothing is left out."""
+    clock = ManualClock()
+    due = train_with(AffordableSteps(10, 0.01, clock), clock, num_steps=2000, cost_s=0.0005, step_s=0.01)
+    assert due == list(range(10, 2001, 10))
+
+
+def test_what_costs_more_is_due_less_often() -> None:
+    """It takes its share of the time and what is free, at multiples of the interval."""
+    clock = ManualClock()
+    began_s = clock.now()
+    due = train_with(AffordableSteps(10, 0.01, clock), clock, num_steps=200_000, cost_s=0.01, step_s=0.0001)
+    assert all(step % 10 == 0 for step in due)
+    assert due[:NUM_FREE] == [10 * number for number in range(1, NUM_FREE + 1)]
+    share = 0.01 * (len(due) - NUM_FREE) / (clock.now() - began_s)
+    assert 0.005 < share <= 0.011
+
+
+def test_time_between_trainings_does_not_count() -> None:
+    """What was free is free once, and nothing is saved up while nobody trains."""
+    clock = ManualClock()
+    plan = AffordableSteps(10, 0.01, clock)
+    train_with(plan, clock, num_steps=2000, cost_s=0.01, step_s=0.0001)
+    clock.advance(3600.0)
+    assert len(train_with(plan, clock, num_steps=1000, cost_s=0.01, step_s=0.0001)) <= 2
+
+
+def test_at_any_price() -> None:
+    """With a share of all the time, nothing is left out."""
+    clock = ManualClock()
+    due = train_with(AffordableSteps(10, 1.0, clock), clock, num_steps=2000, cost_s=1.0, step_s=0.0001)
+    assert due == list(range(10, 2001, 10))
+
+
+def test_never() -> None:
+    """An interval of -1 is never due."""
+    assert AffordableSteps(-1, 0.01, ManualClock()).next_boundary(5) == NEVER

@@ -31,7 +31,7 @@ import time
 from tests.trainer.tiny import make_loader, make_trainer
 from trackside.callbacks.memory_profiler import MemoryProfileConfig, MemoryProfiler
 
-profiler = MemoryProfiler(MemoryProfileConfig(sys.argv[1], 1))
+profiler = MemoryProfiler(MemoryProfileConfig(sys.argv[1], 1, max_time_share=1.0))
 print("READY", flush=True)
 make_trainer().fit(make_loader(8), num_epochs=10**6, callbacks=[profiler])
 """
@@ -70,6 +70,13 @@ def test_defaults_and_order_are_as_documented() -> None:
     config = MemoryProfileConfig("elsewhere", 5, False, on_error="warn", main_process_only=True)
     assert (config.log_dir, config.profile_every_n_steps, config.log_device_memory) == ("elsewhere", 5, False)
     assert ConfigDict.from_dict(MemoryProfileConfig, json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
+def test_share_that_is_none_is_refused(share: float) -> None:
+    """The error names the field and the value."""
+    with pytest.raises(ConfigError, match=f"max_time_share.*got {share}"):
+        MemoryProfileConfig(max_time_share=share)
 
 
 @pytest.mark.parametrize("cadence", [0, -2])

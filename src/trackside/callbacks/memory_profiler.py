@@ -2,12 +2,12 @@
 
 Samples are taken at planned boundaries, between two steps: what is alive then is what the training keeps, the figures
 do not depend on how many steps happen to be in flight, and no step in between costs anything. The price is that the
-steps in flight are waited for once per sample.
+steps in flight are waited for once per sample. Where steps are short, that adds up: then samples are further apart.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from trackside.processes import JAX_PROCESSES
 from trackside.profiling.json_list import JsonListWriter, continue_json_list
 from trackside.profiling.leak import LeakWatch
 from trackside.profiling.memory import MemorySampler
-from trackside.schedule import Every
+from trackside.schedule import AffordableSteps, Every
 
 LOGGER = logging.getLogger(__name__)
 
@@ -36,9 +36,17 @@ class MemoryProfileConfig(CallbackConfig):
     """Take a sample every N steps; -1 for one at the start only."""
     log_device_memory: bool = True
     """Whether to ask the devices' allocators."""
+    max_time_share: float = field(default=0.01, kw_only=True)
+    """The share of the training's time that samples may take after the first hundred. Where N steps take less time than
+    that needs, samples are further apart, by a multiple of N steps; 1 for samples at every N steps whatever they cost.
+    Several processes always sample every N steps, since they have to stop at the same ones."""
 
     def __post_init__(self) -> None:
         Every(self.profile_every_n_steps, "MemoryProfileConfig.profile_every_n_steps")
+        if not 0 < self.max_time_share <= 1:
+            raise ConfigError(
+                f"MemoryProfileConfig.max_time_share: expected a share above 0 and up to 1, got {self.max_time_share!r}"
+            )
 
 
 class MemoryProfiler(Callback, config=MemoryProfileConfig):
@@ -64,10 +72,11 @@ class MemoryProfiler(Callback, config=MemoryProfileConfig):
         clock: Clock = SYSTEM_CLOCK,
     ):
         super().__init__(config, trainer, data_module)
-        self.plan = Every(self.config.profile_every_n_steps)
+        self._clock = clock
+        self._affordable = AffordableSteps(self.config.profile_every_n_steps, self.config.max_time_share, clock)
+        self.plan = self._affordable
         self._leaks = LeakWatch()
         self._sampler: MemorySampler | None = None
-        self._clock = clock
         self._file: JsonListWriter | None = None
         self._num_failed = 0
 
@@ -89,6 +98,8 @@ class MemoryProfiler(Callback, config=MemoryProfileConfig):
             ) from error
         self._num_failed = 0
         self._leaks = LeakWatch()
+        self._affordable.max_share = 1.0 if self.trainer.processes.are_several else self.config.max_time_share
+        self._affordable.start(step)
         self._sampler = MemorySampler(jax.local_devices() if self.config.log_device_memory else (), self._clock)
         self.trainer.run_log.write("memory_profile", path=str(self.path.absolute()), step=step)
         self._sample(step)
@@ -99,11 +110,17 @@ class MemoryProfiler(Callback, config=MemoryProfileConfig):
 
     def finalize(self, status: str) -> None:
         """Close the file."""
+        self._affordable.stop()
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def _sample(self, step: int) -> None:
+        began_s = self._clock.now()
+        self._take(step)
+        self._affordable.spend(step, self._clock.now() - began_s)
+
+    def _take(self, step: int) -> None:
         assert self._sampler is not None
         sample = self._sampler.sample(step, *self.trainer.measurements.memory_owners())
         self._write(sample)

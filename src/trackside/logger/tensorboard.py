@@ -61,6 +61,7 @@ class TensorBoardLogger(LoggerTool):
         self.flush_secs = flush_secs
         self._clock = clock
         self._config_summary: Any = None
+        self._tags: dict[tuple[str, str], str] = {}
         self._summary = require("tensorboardX.summary", "TensorBoardLoggerConfig")
 
     def setup(self) -> None:
@@ -81,8 +82,16 @@ class TensorBoardLogger(LoggerTool):
 
     def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Log each metric as a scalar."""
-        summaries = [self._summary.scalar(f"{mode}/{name}", value) for name, value in metrics.items()]
-        self._file.write(self._summary.Summary(value=[summary.value[0] for summary in summaries]), step)
+        summary = self._summary.Summary
+        values = [summary.Value(tag=self._tag(mode, name), simple_value=value) for name, value in metrics.items()]
+        self._file.write(summary(value=values), step)
+
+    def _tag(self, mode: str, name: str) -> str:
+        """What TensorBoard calls a metric, which takes longer to find out than the rest of a row."""
+        tag = self._tags.get((mode, name))
+        if tag is None:
+            tag = self._tags[mode, name] = self._summary.scalar(f"{mode}/{name}", 0.0).value[0].tag
+        return tag
 
     def log_image(self, name: str, image: np.ndarray, step: int, mode: str) -> None:
         """Log an image, or a grid of several."""
