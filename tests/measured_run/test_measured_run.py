@@ -20,8 +20,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import trackside
 from tests.measured_run.own_loops import make_loader, open_run_of, rows_of, step_of, weights
+from trackside.callbacks import MemoryProfileConfig
 from trackside.clock import ManualClock
 from trackside.errors import ConfigError, MetricError
+from trackside.logger import FileLoggerConfig
 from trackside.measured_run import MeasuredRun
 from trackside.measured_run.run_lock import RunLock
 from trackside.profiling.compiles import compile_counter
@@ -456,6 +458,40 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         trackside.run(tmp_path / "run", start_step=-1)
     with trackside.run(tmp_path / "run"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"path": 3}, "path: expected str | Path | None, got 3"),
+        ({"resume": "auto"}, "resume: expected bool, got 'auto'"),
+        ({"start_step": "5"}, "start_step: expected int, got '5'; write 5"),
+        ({"num_steps": 1e4}, "num_steps: expected int, got 10000.0; write 10000"),
+        ({"num_steps": 0}, "num_steps: expected a positive number, or None; got 0"),
+        ({"max_recompiles": -5}, "max_recompiles: expected 0 or more, or -1"),
+        ({"silence_findings": "input-bound"}, "write .'input-bound'."),
+        ({"silence_findings": 3}, "silence_findings: expected a list of ids, got 3"),
+        ({"tools": 3}, "tools: expected configs of tools such as FileLoggerConfig.., got 3"),
+        ({"tools": ["csv"]}, "tools: expected configs of tools such as FileLoggerConfig.., got 'csv'"),
+        ({"callbacks": 3}, "callbacks: expected a list of callbacks or of their configs, got 3"),
+    ],
+)
+def test_arguments_of_wrong_types_are_named_before_anything_is_written(
+    kwargs: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Argument, value and fix; and no folder is left behind."""
+    with pytest.raises(ConfigError, match=message):
+        trackside.run(**{"path": tmp_path / "run", **kwargs})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_tool_or_callback_is_a_list_of_one(tmp_path: Path) -> None:
+    """As for the trainer."""
+    config = MemoryProfileConfig(log_dir=str(tmp_path / "memory"), profile_every_n_steps=1)
+    with trackside.run(tmp_path / "run", tools=FileLoggerConfig(), callbacks=config) as run:
+        train(run, run.step(step_of()), make_loader())
+    assert (tmp_path / "run" / "metrics" / "train.csv").is_file()
+    assert (tmp_path / "memory" / "memory_profile.json").is_file()
 
 
 def test_configs_may_be_what_people_have(tmp_path: Path) -> None:

@@ -39,6 +39,43 @@ def make_trainer(model: Any = None, loss: Callable = mse, optimizer: Any = SGD, 
     return Trainer((init_fn, apply_fn) if model is None else model, loss, optimizer, **{**QUIET, **kwargs})
 
 
+# --- arguments by their types ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"run": 3}, "run: expected str | Path | None, got 3"),
+        ({"config": {"seed": 1}}, r"config: expected TrainerConfig, got .*write TrainerConfig\(...\)"),
+        ({"parallel": "dp"}, "parallel: expected ParallelConfig, got 'dp'"),
+        ({"inputs": "x"}, "inputs: expected a function or class, got 'x'"),
+        ({"steps_per_call": "2"}, "steps_per_call: expected a positive number, or 'auto'; got '2'"),
+    ],
+)
+def test_arguments_of_wrong_types_are_named_at_once(kwargs: dict[str, Any], message: str) -> None:
+    """When the trainer is made, and not inside of the first step."""
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(**kwargs)
+
+
+def test_one_callback_is_a_list_of_one() -> None:
+    """As in `TrainerConfig`; a class in place of its instance is named."""
+
+    class Counts(Callback):
+        num_steps = 0
+
+        def on_training_step(self, *args: Any) -> None:
+            self.num_steps += 1
+
+    trainer, counts = make_trainer(), Counts()
+    trainer.fit(DATA, num_epochs=np.int64(1), callbacks=counts)
+    assert counts.num_steps == 2
+    with pytest.raises(ConfigError, match=r"callbacks: .*; write Counts\(\)"):
+        trainer.fit(DATA, num_epochs=2, callbacks=Counts)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="num_epochs: expected a positive whole number, got True"):
+        trainer.fit(DATA, num_epochs=True)
+
+
 # --- what the loss returns --------------------------------------------------------------------------------------------
 
 
@@ -420,6 +457,42 @@ def test_optimizer_that_goes_by_the_loss(optax_as_it_is: None) -> None:
     trainer = make_trainer(optimizer=optax.chain(optax.sgd(1e-3), plateau))
     trainer.fit(DATA, num_epochs=2)
     assert float(trainer.module.state.opt_state[1].scale) < 1
+
+
+def test_optimizer_that_takes_no_loss(optax_as_it_is: None) -> None:
+    """`optax.contrib.sam` trains, alone and in a chain, although its type says that it takes the loss."""
+    sam = optax.contrib.sam(optax.sgd(1e-2), optax.sgd(1e-2))
+    for optimizer in (sam, optax.chain(optax.clip(1.0), sam)):
+        trainer = make_trainer(optimizer=optimizer)
+        before = jax.device_get(trainer.build(DATA[0]).state.params)
+        trainer.fit(DATA, num_epochs=1)
+        assert not np.array_equal(before["last"]["bias"], trainer.module.state.params["last"]["bias"])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (optax.lbfgs(), "optimizer: scale_by_zoom_linesearch needs `grad` and `value_fn`.*linesearch=None"),
+        (optax.chain(optax.clip(1.0), optax.lbfgs()), "needs `grad` and `value_fn`"),
+        (optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True), "needs `grad_fn`.*optax.adam"),
+        (optax.contrib.sophia(0.1), "needs `obj_fn`"),
+        (optax.lookahead(optax.sgd(0.1), 5, 0.5), "optax.lookahead needs parameters in two copies.*EMA"),
+    ],
+    ids=["lbfgs", "chain", "sam", "sophia", "lookahead"],
+)
+def test_optimizer_that_needs_what_a_step_lacks(optimizer: Any, message: str, optax_as_it_is: None) -> None:
+    """What it needs and what to use instead is said in words, before the first step."""
+    trainer = make_trainer(optimizer=optimizer)
+    with pytest.raises(ConfigError, match=message):
+        trainer.fit(DATA)
+    assert trainer.module.global_step == 0
+
+
+def test_optimizer_without_a_line_search(optax_as_it_is: None) -> None:
+    """What the error on `optax.lbfgs` advises works."""
+    trainer = make_trainer(optimizer=optax.lbfgs(0.1, linesearch=None))
+    trainer.fit(DATA, num_epochs=1)
+    assert trainer.module.global_step == 2
 
 
 def test_no_batch_of_a_generator_is_lost() -> None:

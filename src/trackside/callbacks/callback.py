@@ -9,7 +9,7 @@ from trackside.config import ConfigDict
 from trackside.errors import ConfigError
 from trackside.processes import Processes
 from trackside.profiling.ledger_totals import CALLBACK
-from trackside.schedule import NEVER, Plan
+from trackside.schedule import NEVER, Plan, check_interval
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -29,6 +29,14 @@ class CallbackConfig(ConfigDict):
 
     callback_class: ClassVar["type[Callback] | None"] = None
     """What `create` builds."""
+
+    def __post_init__(self) -> None:
+        self.check_cadence()
+
+    def check_cadence(self) -> None:
+        """Raise if the callback would be called at no step or epoch, without that having been asked for."""
+        for name in ("every_n_epochs", "every_n_steps"):
+            check_interval(f"{type(self).__name__}.{name}", getattr(self, name))
 
     def create(self, trainer: TrainerView, data_module: Any = None) -> "Callback":
         """Build the callback, bound to a trainer."""

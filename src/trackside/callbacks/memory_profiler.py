@@ -6,6 +6,7 @@ steps in flight are waited for once per sample.
 """
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,10 @@ class MemoryProfileConfig(CallbackConfig):
     """Whether to ask the devices' allocators."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Every(self.profile_every_n_steps, "MemoryProfileConfig.profile_every_n_steps")
+        if isinstance(self.log_dir, os.PathLike):
+            self.log_dir = os.fspath(self.log_dir)
 
 
 class MemoryProfiler(Callback, config=MemoryProfileConfig):

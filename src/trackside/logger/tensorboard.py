@@ -35,7 +35,7 @@ class TensorBoardLoggerConfig(LoggerToolsConfig):
     see them at once."""
 
     def __post_init__(self):
-        if self.flush_secs <= 0:
+        if not self.flush_secs > 0:
             raise ConfigError(f"TensorBoardLoggerConfig.flush_secs is {self.flush_secs!r}. Use a number above 0.")
 
     def create(self, logger: "Logger") -> "TensorBoardLogger":

@@ -61,7 +61,7 @@ class WandBLoggerConfig(LoggerToolsConfig):
         if self.mode not in _MODES:
             raise ConfigError(f"WandBLoggerConfig.mode is {self.mode!r}. Use one of {', '.join(map(repr, _MODES))}.")
         for name in ("init_timeout_s", "finish_timeout_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise ConfigError(f"WandBLoggerConfig.{name} is {getattr(self, name)!r}. Use seconds above 0.")
 
     def create(self, logger: "Logger") -> "WandBLogger":

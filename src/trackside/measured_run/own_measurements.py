@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ def check_step(function: Any, steps_per_call: Any) -> None:
         raise ConfigError(
             f"run.step: expected a function, got {function!r}; give the function itself, as in run.step(train_step)"
         )
-    if not isinstance(steps_per_call, int) or steps_per_call < 0:
+    if not isinstance(steps_per_call, Integral) or isinstance(steps_per_call, bool) or steps_per_call < 0:
         raise ConfigError(f"steps_per_call: expected a number of steps, 0 or more; got {steps_per_call!r}")
 
 

@@ -13,7 +13,9 @@ from typing import Any, Literal
 import jax
 import optax
 
-from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, ModelCheckpoint
+from trackside.callbacks import CheckpointConfig, ModelCheckpoint
+from trackside.callbacks.callback_list import CallbackArgument
+from trackside.config.declared_types import check_types
 from trackside.errors import ConfigError, DataError
 from trackside.logger import FileLoggerConfig, LoggerConfig
 from trackside.logger.run_log import without_opening_runs
@@ -82,6 +84,7 @@ class Trainer:
         prefetch_batches: int | None = None,
     ):
         _check_arguments(model, loss_fn, optimizer)
+        check_types(Trainer.__init__, run=run, config=config, parallel=parallel, inputs=inputs, predict_fn=predict_fn)
         self._model = FunctionModel(*model) if _are_functions(model) else model
         self._loss = Loss(loss_fn, predict_fn)
         self._optimizer = optimizer.gradient_transformation() if isinstance(optimizer, optax.MultiSteps) else optimizer
@@ -146,7 +149,7 @@ class Trainer:
         num_epochs: int | None = None,
         num_train_steps: int | None = None,
         steps_per_epoch: int | None = None,
-        callbacks: Iterable[Callback | CallbackConfig] | None = None,
+        callbacks: CallbackArgument = None,
     ) -> dict[str, dict[str, float]]:
         """Train. One epoch unless told otherwise; the arguments and results are those of `TrainerModule.fit`."""
         train_loader = self._dataset.train_dataloader if train_loader is None else train_loader

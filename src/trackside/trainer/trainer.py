@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from trackside.callbacks import Callback, CallbackConfig, CallbackList, ModelCheckpoint, ProgressBarCallback
-from trackside.callbacks.callback_list import bind_callbacks
+from trackside.callbacks.callback_list import CallbackArgument, bind_callbacks
 from trackside.callbacks.trainer_view import Keep
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
@@ -306,7 +306,7 @@ class TrainerModule(Overridable):
         num_epochs: int | None = None,
         num_train_steps: int | None = None,
         steps_per_epoch: int | None = None,
-        callbacks: Iterable[Callback | CallbackConfig] | None = None,
+        callbacks: CallbackArgument = None,
     ) -> dict[str, dict[str, float]]:
         """Train as `train_model`, with more callbacks than those of the config; one epoch unless told otherwise.
 
@@ -317,7 +317,7 @@ class TrainerModule(Overridable):
             num_epochs: As in `train_model`.
             num_train_steps: As in `train_model`.
             steps_per_epoch: As in `train_model`.
-            callbacks: A list or `CallbackList` of callbacks or configs of them, called after those of the config.
+            callbacks: Callbacks or configs of them, called after those of the config: one, a list or a `CallbackList`.
         """
         given = DataloaderModule(train_loader, val_loader, test_loader)
         return fit(self, given, num_epochs, num_train_steps, steps_per_epoch, callbacks)
