@@ -537,6 +537,27 @@ def test_empty_loader() -> None:
         make_trainer().fit([])
 
 
+def test_empty_one_of_several_loaders() -> None:
+    """The error names it; where its length tells, before the first step."""
+    trainer = make_trainer()
+    with pytest.raises(DataError, match=r"val_loader\['b'\]: it is empty"):
+        trainer.fit(DATA, {"a": DATA, "b": []})
+    assert trainer.module.global_step == 0
+    with pytest.raises(DataError, match=r"val_loader\['b'\]: gave no batch to evaluate"):
+        trainer.fit(DATA, {"a": DATA, "b": iter(())})
+    with pytest.raises(DataError, match=r"test_loader\['b'\]: it is empty"):
+        trainer.fit(DATA, None, {"a": DATA, "b": []}, num_epochs=2)
+    assert trainer.module.global_step == 2
+    with pytest.raises(DataError, match=r"loader\['b'\]: gave no batch to evaluate"):
+        trainer.evaluate({"a": DATA, "b": []})
+    with pytest.raises(DataError, match=r"loader\['a'\]: it has no batches"):
+        make_trainer().evaluate({"a": [], "b": DATA})
+    with pytest.raises(DataError, match="data_loader: gave no batch to evaluate"):
+        trainer.predict([])
+    with pytest.raises(DataError, match=r"test_loader: it is a dict without loaders"):
+        trainer.fit(DATA, None, {}, num_epochs=2)
+
+
 # --- the full trainer with every library ------------------------------------------------------------------------------
 
 

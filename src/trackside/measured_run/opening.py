@@ -69,7 +69,7 @@ def run(
 
 def _listed_tools(given: Any) -> list[LoggerToolsConfig]:
     """The configs of tools that a user gave; one alone is a list of one."""
-    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    several: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     for one in several:
         if not isinstance(one, LoggerToolsConfig):
             raise ConfigError(f"tools: expected configs of tools such as FileLoggerConfig(), got {one!r}")

@@ -4,8 +4,7 @@
 """
 
 import inspect
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +23,10 @@ from trackside.measured_run.run_folder import holds_run
 from trackside.processes import JAX_PROCESSES
 from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.batch_limit import BatchLimit
+from trackside.trainer.first_look import NO_BATCH, FirstLook
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer
-from trackside.trainer.loaders import decode_position, get_position, has_position, open_loader, set_position
+from trackside.trainer.loaders import has_position
 from trackside.trainer.logged_evaluation import Loaders
 from trackside.trainer.loss_trainer import Loss, LossTrainer, Spec, parameters_of
 from trackside.trainer.model_summary import ModelSummary
@@ -102,6 +102,7 @@ class Trainer:
         self._module: LossTrainer | None = None
         self._preview: LossTrainer | None = None
         self._only_looks = False
+        self._first_look = FirstLook()
 
     @property
     def module(self) -> TrainerModule:
@@ -130,6 +131,7 @@ class Trainer:
             self._preview = None
             self._module = self._build(batch, validates)
             self._module.resumes_by_itself = self._run is not None
+            self._module.first_look = self._first_look
         return self._module
 
     def _build(self, batch: Any, validates: bool) -> "LossTrainer":
@@ -158,7 +160,7 @@ class Trainer:
             raise ConfigError("train_loader: there is none; pass one, or set the loaders with set_dataset before")
         if self._module is None or self._only_looks:
             self._module, self._only_looks = None, False
-            batch, train_loader = _look_at_first(train_loader, "train_loader")
+            batch = self._look(train_loader, "train_loader")
             # The losses of several validation sets have names of their own, among which none is the one to go by.
             self.build(batch, validates=val_loader is not None and not isinstance(val_loader, dict))
         return self.module.fit(
@@ -185,12 +187,9 @@ class Trainer:
             if not loader:
                 raise DataError("loader: it is a dict without loaders; the first batch shows the shapes of the model")
             first = next(iter(loader))
-            batch, one = _look_at_first(loader[first], f"loader {first!r}")
-            loader = {**loader, first: one}
-            self._build_to_look(batch)
+            self._build_to_look(self._look(loader[first], f"loader[{first!r}]"))
         elif self._module is None:
-            batch, loader = _look_at_first(loader, "loader")
-            self._build_to_look(batch)
+            self._build_to_look(self._look(loader, "loader"))
         return self.module.eval_model(loader, mode, self.module.epoch)
 
     def predict(self, loader: Iterable) -> Any:
@@ -199,8 +198,7 @@ class Trainer:
         Before `fit`, the model is that of `evaluate`. An output that is one number for a batch gives one per batch.
         """
         if self._module is None:
-            batch, loader = _look_at_first(loader, "loader")
-            self._build_to_look(batch)
+            self._build_to_look(self._look(loader, "loader"))
         return self.module.predict(loader)
 
     def summary(self, loader: Iterable | None = None, *, depth: int | None = None) -> ModelSummary:
@@ -263,12 +261,20 @@ class Trainer:
             loader = self._dataset.train_dataloader if loader is None else loader
             if loader is None:
                 raise ConfigError("loader: there is none; pass one, or call build with a batch before")
-            batch, rest = _look_at_first(loader, "loader")
-            if rest is not loader:
+            if isinstance(loader, Iterator) and not has_position(loader):
                 raise DataError("loader: its batches can be read only once; pass a list of some, or call build before")
+            batch = self._look(loader, "loader")
             with without_opening_runs():
                 self._preview = self._build(batch, validates=False)
         return self._preview
+
+    def _look(self, loader: Iterable, name: str) -> Any:
+        """The first batch of a loader, which shows the shapes of the model; whoever opens the loader has it, too."""
+        first = self._first_look.look(loader, name)
+        if first is NO_BATCH:
+            raise DataError(f"{name}: it has no batches; the first one shows the shapes of the model")
+        batch_size(first)  # raises if it is no batch, before the model fails on it
+        return first
 
     def _build_to_look(self, batch: Any) -> None:
         """Build the full trainer with the weights of the run in the folder, if there is one, which is left alone."""
@@ -345,19 +351,3 @@ def _takes_three(parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 def _are_functions(model: Any) -> bool:
     return isinstance(model, tuple) and len(model) == 2 and all(inspect.isroutine(one) for one in model)
-
-
-def _look_at_first(loader: Iterable, name: str) -> tuple[Any, Iterable]:
-    """The first batch of a loader, and the loader with all of its batches still to come."""
-    before = get_position(loader) if has_position(loader) else None
-    iterator = open_loader(loader, name)
-    try:
-        first = next(iterator)
-    except StopIteration:
-        raise DataError(f"{name}: it has no batches; the first one shows the shapes of the model") from None
-    batch_size(first)  # raises if it is no batch, before the model fails on it
-    if before is not None:
-        set_position(loader, decode_position(before))
-    elif iterator is loader:
-        return first, itertools.chain([first], iterator)
-    return first, loader

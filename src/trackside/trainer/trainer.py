@@ -31,13 +31,14 @@ from trackside.trainer.batch import DataloaderModule
 from trackside.trainer.batch_limit import BatchLimit, find_largest_batch, num_batches_held
 from trackside.trainer.checkpoints import Checkpoints
 from trackside.trainer.compile_cache import CompileCache
+from trackside.trainer.first_look import FirstLook
 from trackside.trainer.fitting import fit
 from trackside.trainer.goal import Goal
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
 from trackside.trainer.loaders import restore_loaders
 from trackside.trainer.loading import build_from_checkpoint, load_own, load_positions, load_pretrained, store_to_load
-from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log, run_test, try_one_batch
+from trackside.trainer.logged_evaluation import Loaders, check_not_empty, evaluate_and_log, run_test, try_one_batch
 from trackside.trainer.loop_plan import LoopPlan
 from trackside.trainer.model_summary import ModelSummary, summarise_model
 from trackside.trainer.models import ModelConfig
@@ -93,6 +94,8 @@ class TrainerModule(Overridable):
         self.dataset: DataloaderModule | None = None
         self.model: Any = None
         self.status = ""
+        self.first_look = FirstLook()
+        """Loaders of which a first batch was looked at, and that are not open yet."""
         self.resumes_by_itself = False
         """Whether the same command resumes this run whatever `resume` says, as that of the short trainer does."""
         self.ledger_totals: LedgerTotals | None = None
@@ -294,6 +297,8 @@ class TrainerModule(Overridable):
         """
         begin_ledger(self)
         goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
+        for argument, loaders in (("val_loader", val_loader), ("test_loader", test_loader)):
+            check_not_empty(loaders, argument)
         self.checkpoint_callback = next((one for one in self.callbacks if isinstance(one, ModelCheckpoint)), None)
         return Training(self, goal, train_loader, val_loader, test_loader).run()
 
@@ -399,7 +404,7 @@ class TrainerModule(Overridable):
         """
         carry = self.engine.to_evaluate(self.progress.carry)
         with self.ledger.spend(VALIDATION):
-            return self.evaluator.predict(carry, data_loader, self._predict_step)
+            return self.evaluator.predict(carry, data_loader, self._predict_step, self.first_look)
 
     @property
     def shows_bar(self) -> bool:
