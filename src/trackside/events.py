@@ -364,5 +364,15 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_to_plain(entry) for entry in value]
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return to_unicode(value)
     return value
+
+
+def to_unicode(text: str) -> str:
+    r"""Text that UTF-8 can hold: a lone surrogate, as from the name of a file, becomes its escape, such as `\udc80`."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def with_unicode_names(values: Mapping[str, float]) -> dict[str, float]:
+    """Numbers by names that can be written."""
+    return {to_unicode(name): value for name, value in values.items()}

@@ -553,3 +553,40 @@ def slow_batches(number):
     for _ in range(number):
         time.sleep(0.01)  # the subject: a loader that the device waits for
         yield np.ones((8, 16), np.float32)
+
+
+ODD_NAMES = ("a\udc80", "a\udc81", "a\nb", "a\0b", "\x1b[31mred", "x" * 3000)
+
+
+@pytest.mark.parametrize("tools", [(), (FileLoggerConfig(),)])
+def test_odd_names_lose_nothing(tmp_path: Path, tools: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever metrics, parts, functions and folders are called, all rows are there; lone surrogates are escaped."""
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest cannot pass such records on
+    folder = tmp_path / "run\udc80"
+    with trackside.run(folder, tools=tools) as run:
+        step = run.step(step_of(), name=ODD_NAMES[0])
+        state = weights()
+        for batch in make_loader():
+            state, loss = step(state, batch)
+            run.log({"loss": loss, **dict.fromkeys(ODD_NAMES, 1.0)})
+            for name in ODD_NAMES:
+                with run.part(name):
+                    pass
+        with run.part("validation"):
+            run.log({ODD_NAMES[0]: 2.0})
+    read = trackside.open_run(folder)
+    escaped = [name.encode("utf-8", "backslashreplace").decode() for name in ODD_NAMES]
+    assert read.status == "success"
+    assert [read.metrics["train"][name].tolist() for name in ["a\\udc80", *escaped[1:]]] == [[1.0] * 4] * 6
+    assert read.metrics["val"]["a\\udc80"].tolist() == [2.0]
+    assert read.metrics["train"]["loss"].size == 4
+
+
+def test_names_that_are_none_are_refused() -> None:
+    """When they are given, with what was given."""
+    with open_run_of() as run:
+        for name in ("", 3, None):
+            with pytest.raises(MetricError, match=f"run.log: expected names that are strings, .* got {name!r}"):
+                run.log({name: 1.0})  # type: ignore[dict-item]
+        with pytest.raises(ConfigError, match=r"run\.step: name=3: expected text"):
+            run.step(step_of(), name=3)  # type: ignore[arg-type]

@@ -189,7 +189,7 @@ class MeasuredRun:
         Raises:
             ConfigError: It is not callable.
         """
-        check_step(function, steps_per_call)
+        check_step(function, steps_per_call, name)
         if getattr(function, "measured_by", None) is self._book:
             self._book.say_once("run.step: this function is wrapped already; it is measured once")
             return function
