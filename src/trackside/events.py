@@ -261,8 +261,8 @@ class EventLog(Iterator[dict[str, Any]]):
         self._names = KnownNames()
         if not self.path.is_file():
             raise EventFileError(
-                f"there is no event file at {str(self.path)!r}. A run writes {event_file_name(0)} into its log_path; "
-                "check the path, and that the run has a log_path"
+                f"there is no event file at {str(self.path)!r}. A run writes {event_file_name(0)} into its folder; "
+                "check the path, and that the run was given a folder"
             )
         self._rows = self._read()
 

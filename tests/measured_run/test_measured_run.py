@@ -5,6 +5,7 @@ import functools
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -555,13 +556,20 @@ def slow_batches(number):
         yield np.ones((8, 16), np.float32)
 
 
+@pytest.fixture
+def no_records() -> Iterator[None]:
+    """For names that pytest cannot pass on, if they are in a record of the log."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
 ODD_NAMES = ("a\udc80", "a\udc81", "a\nb", "a\0b", "\x1b[31mred", "x" * 3000)
 
 
 @pytest.mark.parametrize("tools", [(), (FileLoggerConfig(),)])
-def test_odd_names_lose_nothing(tmp_path: Path, tools: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_names_lose_nothing(tmp_path: Path, tools: tuple, no_records: None) -> None:
     """Whatever metrics, parts, functions and folders are called, all rows are there; lone surrogates are escaped."""
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest cannot pass such records on
     folder = tmp_path / "run\udc80"
     with trackside.run(folder, tools=tools) as run:
         step = run.step(step_of(), name=ODD_NAMES[0])
@@ -590,3 +598,11 @@ def test_names_that_are_none_are_refused() -> None:
                 run.log({name: 1.0})  # type: ignore[dict-item]
         with pytest.raises(ConfigError, match=r"run\.step: name=3: expected text"):
             run.step(step_of(), name=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "x" * 300, "a\0b"])
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path, name: str) -> None:
+    """In words that fit what the user wrote, and not as an error of the system."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="the run's folder"):
+        trackside.run(tmp_path / name)

@@ -118,7 +118,7 @@ def test_finished_run_without_checkpoints(tmp_path: Path, caplog: pytest.LogCapt
     train(build(folder, "auto"))
     assert "no callback keeps checkpoints" in caplog.text
     before = (folder / "config.json").read_bytes()
-    with pytest.raises(CheckpointError, match=r"another log_path, or set resume='never'"):
+    with pytest.raises(CheckpointError, match=r"another folder for the run, or set resume='never'"):
         train(build(folder, "auto", seed=3))
     assert open_run(folder).status == "success"
     assert (folder / "config.json").read_bytes() == before

@@ -12,7 +12,7 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
 from trackside.monitor import Mode, Monitor, Stage
 from trackside.processes import Processes
-from trackside.run_layout import CHECKPOINTS_FOLDER
+from trackside.run_layout import CHECKPOINTS_FOLDER, WHERE_A_RUN_IS_GIVEN_ITS_FOLDER
 from trackside.schedule import Every, check_interval
 
 LOOK_EVERY_N_STEPS = 16
@@ -118,7 +118,8 @@ class ModelCheckpoint(Callback, config=CheckpointConfig):
         log_path = self.trainer.logger.log_path
         if log_path is None:
             raise ConfigError(
-                "CheckpointConfig.dirpath: there is no folder for checkpoints; set it, or LoggerConfig.log_path"
+                "CheckpointConfig.dirpath: there is no folder for checkpoints; set it, or give the run a folder "
+                f"({WHERE_A_RUN_IS_GIVEN_ITS_FOLDER})"
             )
         return Path(log_path) / CHECKPOINTS_FOLDER
 

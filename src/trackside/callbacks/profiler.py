@@ -11,6 +11,7 @@ from trackside.callbacks.capture_schedule import Periodic, StepWindow
 from trackside.callbacks.trainer_view import TrainerView
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
+from trackside.run_layout import WHERE_A_RUN_IS_GIVEN_ITS_FOLDER
 
 
 @dataclass
@@ -95,8 +96,9 @@ class JaxProfiler(CaptureCallback, config=JaxProfilerConfig):
         run = self.trainer.logger.log_path if self.is_bound else None
         if run is None:
             raise ConfigError(
-                "JaxProfilerConfig.profile_log_dir is relative to the run's folder, and there is none: set "
-                "LoggerConfig.log_path, or use JAXProfiler, whose log_dir is relative to the working directory"
+                "JaxProfilerConfig.profile_log_dir is relative to the run's folder, and there is none: give it one "
+                f"({WHERE_A_RUN_IS_GIVEN_ITS_FOLDER}), or use JAXProfiler, whose log_dir is relative to the working "
+                "directory"
             )
         return pathlib.Path(run) / self.config.profile_log_dir
 

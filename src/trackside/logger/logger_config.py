@@ -26,6 +26,8 @@ class LoggerConfig(ConfigDict):
     def __post_init__(self):
         if self.log_path is not None:
             self.log_path = Path(self.log_path).expanduser()
+            if "\0" in str(self.log_path):
+                raise ConfigError(f"the run's folder is {str(self.log_path)!r}, and no path has a NUL in it; remove it")
         if isinstance(self.log_tools, LoggerToolsConfig):  # one alone is a list of one, as with callbacks
             self.log_tools = [self.log_tools]
         cadence = self.log_every_n_steps

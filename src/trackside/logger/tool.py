@@ -10,6 +10,7 @@ import numpy as np
 
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
+from trackside.run_layout import WHERE_A_RUN_IS_GIVEN_ITS_FOLDER
 
 if TYPE_CHECKING:
     from trackside.logger.logger import Logger
@@ -115,7 +116,7 @@ def tool_directory(logger: "Logger", log_dir: str, tool: str) -> Path:
     """
     if logger.log_path is None:
         raise ConfigError(
-            f"{tool} writes files, and LoggerConfig.log_path is None. Set log_path to the run's directory, "
-            f"or take {tool} out of log_tools."
+            f"{tool} writes files, and the run has no folder. Give it one ({WHERE_A_RUN_IS_GIVEN_ITS_FOLDER}), or "
+            f"take {tool} out of the run's tools."
         )
     return logger.log_path / log_dir

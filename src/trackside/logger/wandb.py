@@ -99,7 +99,7 @@ class WandBLogger(LoggerTool):
             return
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="trackside-wandb-"))
-            LOGGER.info("Without log_path, the files of the W&B run are in %s.", directory)
+            LOGGER.info("The run has no folder; the files of its W&B run are in %s.", directory)
         self.directory = directory
         (directory / "wandb").mkdir(parents=True, exist_ok=True)
         # On this thread, since it changes environment variables; and with a cache that is not below the user's home.
