@@ -64,6 +64,10 @@ class WandBLoggerConfig(LoggerToolsConfig):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"WandBLoggerConfig.{name} is {getattr(self, name)!r}. Use seconds above 0.")
 
+    def check_usable(self, has_folder: bool) -> None:
+        """The package has to be there."""
+        require("wandb", "WandBLoggerConfig")
+
     def create(self, logger: "Logger") -> "WandBLogger":
         """Make the tool. Without a `log_path`, what W&B keeps on disk goes to a new temporary directory."""
         run = logger.log_path

@@ -33,8 +33,12 @@ def choose_run_folder(
         The config with the folder that was chosen, and whether the run in it is continued.
 
     Raises:
-        ConfigError: A training is running in the folder.
+        ConfigError: A training is running in the folder, or a tool cannot work with it.
+        MissingExtraError: The package of a tool is not installed.
     """
+    if processes.is_main:  # which alone has tools
+        for tool in config.log_tools:
+            tool.check_usable(config.log_path is not None)
     if config.log_path is None:
         return config, False
     now = processes.broadcast(int(clock.timestamp())) if "{time}" in str(config.log_path) else 0
