@@ -49,6 +49,7 @@ def make_trainer(model: Any = None, loss: Callable = mse, optimizer: Any = SGD, 
         ({"config": {"seed": 1}}, r"config: expected TrainerConfig, got .*write TrainerConfig\(...\)"),
         ({"parallel": "dp"}, "parallel: expected ParallelConfig, got 'dp'"),
         ({"inputs": "x"}, "inputs: expected a function or class, got 'x'"),
+        ({"predict_fn": lambda model: 1}, "predict_fn: expected it to take model, batch and rng"),
         ({"steps_per_call": "2"}, "steps_per_call: expected a positive number, or 'auto'; got '2'"),
     ],
 )
@@ -56,6 +57,37 @@ def test_arguments_of_wrong_types_are_named_at_once(kwargs: dict[str, Any], mess
     """When the trainer is made, and not inside of the first step."""
     with pytest.raises(ConfigError, match=message):
         make_trainer(**kwargs)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda trainer: trainer.summary(DATA, depth="x"), "depth: expected int, got 'x'"),
+        (lambda trainer: trainer.summary(DATA, depth=-1), "depth: expected 0 or more, or None"),
+        (lambda trainer: trainer.largest_batch(DATA, limit_bytes="1GB"), "limit_bytes: expected float, got '1GB'"),
+        (lambda trainer: trainer.largest_batch(DATA, max_compiles=1.5), "max_compiles: expected int, got 1.5"),
+        (lambda trainer: trainer.find_learning_rate(DATA, num_steps="20"), "num_steps: expected 10 or more, got '20'"),
+        (lambda trainer: trainer.set_dataset(DATA), "dataset: expected a DataloaderModule, got a list"),
+    ],
+)
+def test_wrong_questions_are_answered_in_words(ask: Callable, message: str) -> None:
+    """Argument and value are named."""
+    with pytest.raises(ConfigError, match=message):
+        ask(make_trainer())
+
+
+def test_a_class_in_place_of_a_loader() -> None:
+    """It has to be called."""
+    with pytest.raises(DataError, match=r"train_loader: .* got the class Positioned; call it"):
+        make_trainer().fit(Positioned)  # type: ignore[arg-type]
+
+
+def test_an_optax_optimizer_in_place_of_a_config() -> None:
+    """The full trainer says what to write, and which trainer takes it."""
+    with pytest.raises(ConfigError, match=r"optimizer_config: expected an OptimizerConfig, got an optax optimizer"):
+        FullTrainer(TrainerConfig(), ModelConfig(), optax.adam(1e-3), DATA[0])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="trainer_config: expected a mapping for TrainerConfig, got 3"):
+        FullTrainer(3, ModelConfig(), SGD, DATA[0])  # type: ignore[arg-type]
 
 
 def test_one_callback_is_a_list_of_one() -> None:

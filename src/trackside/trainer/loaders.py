@@ -22,6 +22,8 @@ def open_loader(loader: Iterable, what: str) -> Iterator:
 
     Batches of PyTorch's loaders have numpy arrays in place of tensors.
     """
+    if isinstance(loader, type):
+        raise DataError(f"{what}: expected an iterable of batches, got the class {loader.__name__}; call it")
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise DataError(f"{what}: expected an iterable of batches, got {a_type(loader)}")
     if found := _whole_data(loader):
@@ -89,7 +91,8 @@ def restarts(loader: Any, iterator: Iterator) -> bool:
 
 def has_position(source: Any) -> bool:
     """Whether a loader or an iterator can say where it is and be put there."""
-    return _getter(source) is not None and _setter(source) is not None
+    is_class = isinstance(source, type)  # given in place of a loader by mistake, which opening it will say
+    return not is_class and _getter(source) is not None and _setter(source) is not None
 
 
 def get_position(source: Any) -> Any:

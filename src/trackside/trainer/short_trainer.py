@@ -21,7 +21,7 @@ from trackside.logger.run_log import without_opening_runs
 from trackside.measured_run.batch_size import batch_size
 from trackside.measured_run.run_folder import holds_run
 from trackside.processes import JAX_PROCESSES
-from trackside.trainer.batch import DataloaderModule
+from trackside.trainer.batch import DataloaderModule, check_dataset
 from trackside.trainer.batch_limit import BatchLimit
 from trackside.trainer.first_look import NO_BATCH, FirstLook
 from trackside.trainer.learning_rate_curve import LearningRateTest
@@ -84,6 +84,8 @@ class Trainer:
         prefetch_batches: int | None = None,
     ):
         _check_arguments(model, loss_fn, optimizer)
+        if predict_fn is not None:
+            _check_takes_three("predict_fn", predict_fn)
         check_types(Trainer.__init__, run=run, config=config, parallel=parallel, inputs=inputs, predict_fn=predict_fn)
         self._model = FunctionModel(*model) if _are_functions(model) else model
         self._loss = Loss(loss_fn, predict_fn)
@@ -140,6 +142,7 @@ class Trainer:
 
     def set_dataset(self, dataset: DataloaderModule) -> None:
         """Set the loaders that `fit` uses where it is given none."""
+        check_dataset(dataset)
         self._dataset = dataset
 
     def fit(
@@ -323,13 +326,7 @@ def _is_unfinished(run: Path) -> bool:
 
 
 def _check_arguments(model: Any, loss_fn: Any, optimizer: Any) -> None:
-    if not callable(loss_fn):
-        raise ConfigError(f"loss_fn: expected a function loss_fn(model, batch, rng), got {loss_fn!r}")
-    if (taken := parameters_of(loss_fn)) and not _takes_three(taken):
-        raise ConfigError(
-            f"loss_fn: expected it to take model, batch and rng, as in loss_fn(model, batch, rng); it takes "
-            f"({', '.join(taken)})"
-        )
+    _check_takes_three("loss_fn", loss_fn)
     if model is None:
         raise ConfigError(
             "model: expected a model, a class, a function that builds one, or (init_fn, apply_fn); got None"
@@ -339,6 +336,16 @@ def _check_arguments(model: Any, loss_fn: Any, optimizer: Any) -> None:
         raise ConfigError(
             f"optimizer: expected an optax optimizer such as optax.adam(1e-3), or an OptimizerConfig; got "
             f"{optimizer!r}{hint}"
+        )
+
+
+def _check_takes_three(name: str, function: Any) -> None:
+    if not callable(function):
+        raise ConfigError(f"{name}: expected a function {name}(model, batch, rng), got {function!r}")
+    if (taken := parameters_of(function)) and not _takes_three(taken):
+        raise ConfigError(
+            f"{name}: expected it to take model, batch and rng, as in {name}(model, batch, rng); it takes "
+            f"({', '.join(taken)})"
         )
 
 

@@ -14,7 +14,8 @@ from trackside.callbacks import Callback, CallbackConfig, CallbackList, ModelChe
 from trackside.callbacks.callback_list import CallbackArgument, bind_callbacks
 from trackside.callbacks.trainer_view import Keep
 from trackside.clock import SYSTEM_CLOCK, Clock
-from trackside.config import ConfigDict
+from trackside.config.parse import STRICT, parse
+from trackside.errors import ConfigError
 from trackside.findings import Finding
 from trackside.logger.run_log import RunLog
 from trackside.measured_run.batch_size import loader_length
@@ -27,7 +28,7 @@ from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import CHECKPOINTING, RESTORING, SETUP, VALIDATION, LedgerTotals
 from trackside.trainer import parameter_table
 from trackside.trainer.announcement import announce
-from trackside.trainer.batch import DataloaderModule
+from trackside.trainer.batch import DataloaderModule, check_dataset
 from trackside.trainer.batch_limit import BatchLimit, find_largest_batch, num_batches_held
 from trackside.trainer.checkpoints import Checkpoints
 from trackside.trainer.compile_cache import CompileCache
@@ -115,9 +116,10 @@ class TrainerModule(Overridable):
         self._pruned_state: Any = None
         self._evaluation_params: Callable[[Any], Any] | None = None
         with accounting(self.ledger), self.ledger.spend(SETUP):
-            self.trainer_config = ConfigDict.from_dict(TrainerConfig, trainer_config)
-            self.model_config = ConfigDict.from_dict(ModelConfig, model_config)
-            self.optimizer_config = ConfigDict.from_dict(OptimizerConfig, optimizer_config)
+            self.trainer_config = parse(TrainerConfig, trainer_config, STRICT, "trainer_config")
+            self.model_config = parse(ModelConfig, model_config, STRICT, "model_config")
+            _refuse_optax(optimizer_config)
+            self.optimizer_config = parse(OptimizerConfig, optimizer_config, STRICT, "optimizer_config")
             set_up(self, mesh)
 
     # --- set-up -------------------------------------------------------------------------------------------------------
@@ -264,6 +266,7 @@ class TrainerModule(Overridable):
 
     def set_dataset(self, dataset: DataloaderModule) -> None:
         """Set the loaders of the trainer and of its callbacks."""
+        check_dataset(dataset)
         self.dataset = dataset
         for callback in self.callbacks:
             callback.set_dataset(dataset)
@@ -604,3 +607,11 @@ class TrainerModule(Overridable):
             test_loader: Set to the position under `test`, if given.
         """
         restore_loaders(state_dict, {"train": train_loader, "val": val_loader, "test": test_loader})
+
+
+def _refuse_optax(optimizer_config: Any) -> None:
+    if isinstance(optimizer_config, optax.GradientTransformation):
+        raise ConfigError(
+            "optimizer_config: expected an OptimizerConfig, got an optax optimizer; write OptimizerConfig(name=...), "
+            "or set self.tx and self.schedule in an init_optimizer of your own. trackside.Trainer takes it as it is"
+        )
