@@ -24,7 +24,7 @@ from tests.measured_run.own_loops import make_loader, open_run_of, rows_of, step
 from trackside.callbacks import MemoryProfileConfig
 from trackside.clock import ManualClock
 from trackside.errors import ConfigError, MetricError
-from trackside.logger import FileLoggerConfig
+from trackside.logger import FileLoggerConfig, LoggerConfig
 from trackside.measured_run import MeasuredRun
 from trackside.measured_run.run_lock import RunLock
 from trackside.profiling.compiles import compile_counter
@@ -606,3 +606,11 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="the run's folder"):
         trackside.run(tmp_path / name)
+
+
+def test_classes_have_to_be_called(tmp_path: Path) -> None:
+    """A config or a loader that is a class is named."""
+    with pytest.raises(ConfigError, match=r"config: .* got the class LoggerConfig; write LoggerConfig\(...\)"):
+        trackside.run(tmp_path / "run", config=LoggerConfig)
+    with open_run_of() as run, pytest.raises(trackside.errors.DataError, match=r"run\.batches: .* class list; call it"):
+        run.batches(list)

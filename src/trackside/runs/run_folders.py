@@ -62,6 +62,11 @@ def why_no_run(path: Path) -> str:
     )
 
 
+def holds_runs(path: Path) -> bool:
+    """Whether a folder holds runs, in itself or in folders of it."""
+    return next(_runs_close_below(path), None) is not None
+
+
 def _runs_close_below(folder: Path) -> Iterator[Path]:
     """The runs in a folder and in the folders of it, by name. It takes no long search, wherever it begins."""
     for pattern in ("*", "*/*"):
