@@ -308,8 +308,8 @@ class EventLog(Iterator[dict[str, Any]]):
         self._names = KnownNames()
         if not self.path.is_file():
             raise EventFileError(
-                f"there is no event file at {str(self.path)!r}. A run writes {event_file_name(0)} into its log_path; "
-                "check the path, and that the run has a log_path"
+                f"there is no event file at {str(self.path)!r}. A run writes {event_file_name(0)} into its folder; "
+                "check the path, and that the run was given a folder"
             )
         self._rows = self._read()
 
@@ -412,5 +412,15 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_to_plain(entry) for entry in value]
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return to_unicode(value)
     return value
+
+
+def to_unicode(text: str) -> str:
+    r"""Text that UTF-8 can hold: a lone surrogate, as from the name of a file, becomes its escape, such as `\udc80`."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def with_unicode_names(values: Mapping[str, float]) -> dict[str, float]:
+    """Numbers by names that can be written."""
+    return {to_unicode(name): value for name, value in values.items()}

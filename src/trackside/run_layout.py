@@ -1,5 +1,7 @@
 """What the files in a run's folder are called, for those that write them and those that read them."""
 
+WHERE_A_RUN_IS_GIVEN_ITS_FOLDER = "`run` of Trainer, the path of trackside.run, or LoggerConfig.log_path"
+"""What users may have written, for messages to those who have to write it."""
 CONFIG_FILE_NAME = "config.json"
 """The configs of trainer, model and optimizer."""
 LOCK_FILE_NAME = ".lock"

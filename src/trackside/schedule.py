@@ -16,6 +16,21 @@ NUM_FREE = 100
 """What is to take a small share of the time may come as often before that is looked at: a short training has all."""
 
 
+def check_interval(name: str, interval: float, unit: str = "") -> None:
+    """Refuse an interval that is neither positive nor -1, which stands for never.
+
+    Args:
+        name: The name of the field that the user set, for the error.
+        interval: What the user gave.
+        unit: What it counts, if the name does not tell, such as " of steps".
+
+    Raises:
+        ConfigError: It names both, and what to write.
+    """
+    if not (interval > 0 or interval == -1):
+        raise ConfigError(f"{name}: expected a positive number{unit}, or -1 for never; got {interval}")
+
+
 class HasBoundaries(Protocol):
     """Knows the steps after which the loop has to pause and check."""
 
@@ -41,8 +56,7 @@ class Every:
     """
 
     def __init__(self, num_steps: int, name: str = "num_steps"):
-        if num_steps == 0 or num_steps < -1:
-            raise ConfigError(f"{name}: expected a positive number of steps, or -1 for never; got {num_steps}")
+        check_interval(name, num_steps, " of steps")
         self.num_steps = num_steps
 
     def next_boundary(self, step: int) -> float:

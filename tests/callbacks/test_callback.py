@@ -1,8 +1,19 @@
 import logging
+from dataclasses import dataclass
 
 import pytest
 
-from trackside.callbacks import Callback, CallbackConfig, CallbackList
+from trackside.callbacks import (
+    EMA,
+    Callback,
+    CallbackConfig,
+    CallbackList,
+    EarlyStopping,
+    EarlyStoppingConfig,
+    JaxProfiler,
+)
+from trackside.callbacks.callback_list import bind_callbacks
+from trackside.errors import ConfigError
 
 
 class Recorder(Callback):
@@ -163,3 +174,46 @@ def test_state_that_fails_names_its_callback():
     with pytest.raises(TypeError) as caught:
         callbacks.state_dict()
     assert caught.value.__notes__ == ["raised in BadState.state_dict"]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: EMA(0.9), r"config: expected EMAConfig, got 0.9; write EMA\(EMAConfig\(...\)\)"),
+        (lambda: EarlyStopping("val_loss"), "config: expected EarlyStoppingConfig, got 'val_loss'"),
+        (lambda: JaxProfiler(config=3), "config: expected JaxProfilerConfig, got 3"),
+        (lambda: EMA(EarlyStoppingConfig()), "config: expected EMAConfig, got EarlyStoppingConfig"),
+        (
+            lambda: EarlyStopping(patience=3),
+            r"patience: .*; write EarlyStopping\(EarlyStoppingConfig\(patience=3\)\)",
+        ),
+    ],
+)
+def test_what_belongs_into_the_config(build, message):
+    """A callback that is given something else in its place says what to write."""
+    with pytest.raises(ConfigError, match=message):
+        build()
+
+
+def test_callbacks_of_users_take_what_they_like():
+    """Also under the name of the config."""
+
+    class Mine(Callback):
+        def __init__(self, config):
+            super().__init__()
+            self.words = config
+
+    assert Mine("a b").words == "a b"
+
+
+@pytest.mark.parametrize("every", [0, -2])
+def test_a_config_with_a_constructor_of_its_own_is_checked_too(every):
+    """When the callback is bound, since its constructor need not call that of the base."""
+
+    @dataclass
+    class OwnConfig(CallbackConfig):
+        def __post_init__(self) -> None:
+            pass
+
+    with pytest.raises(ConfigError, match=f"OwnConfig.every_n_epochs: expected a positive number, or -1.*{every}"):
+        bind_callbacks([OwnConfig(every_n_epochs=every)], None)  # type: ignore[arg-type]

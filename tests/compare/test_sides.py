@@ -7,6 +7,7 @@ from tests.compare.written_runs import write_run
 from trackside.compare.sides import read_side, read_sides
 from trackside.events import EventWriter
 from trackside.run_layout import event_file_name
+from trackside.runs import RunError
 
 STEP_S = 5e-3
 
@@ -71,3 +72,11 @@ def test_a_real_run_keeps_its_steps(plain_run: Path):
     steps = read_side(plain_run).steps
     assert len(steps.seconds) >= 40
     assert steps.batch_size == pytest.approx(8)
+
+
+def test_a_folder_of_runs_is_no_side(tmp_path):
+    """The error names the runs, and does not speak of traces."""
+    (tmp_path / "runs").mkdir()
+    write_epochs(tmp_path / "runs" / "first", num_epochs=2, steps_per_epoch=4)
+    with pytest.raises(RunError, match=r"is no run, but holds some; open one of them: .*first"):
+        read_side(tmp_path / "runs")

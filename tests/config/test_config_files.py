@@ -119,3 +119,9 @@ def test_a_config_that_cannot_be_written_leaves_no_file(tmp_path):
     with pytest.raises(ConfigError, match="seed"):
         save_config(tree.RunConfig(seed="x"), tmp_path / "a.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_path():
+    """Class and path that were swapped are named."""
+    with pytest.raises(ConfigError, match="path: expected the path of a file, got <class"):
+        load_config("run.yaml", tree.RunConfig)

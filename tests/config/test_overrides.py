@@ -210,3 +210,8 @@ def test_a_none_without_a_declared_class_has_to_be_set_whole():
             apply_overrides(OpenConfig(), [f"{name}.a=1"])
     changed = apply_overrides(OpenConfig(), ["inner={__class__: HookConfig}", "inner.every_n_steps=3"])
     assert changed.inner == tree.HookConfig(3)
+
+
+def test_one_override_needs_no_list():
+    """A single string is one override, and no list of letters."""
+    assert apply_overrides(tree.RunConfig(), "seed=3").seed == 3

@@ -350,7 +350,7 @@ def test_tools_that_write_files_need_a_path(make_logger, config):
 def test_a_path_that_cannot_be_used_is_refused(make_logger, tmp_path, below):
     """The error names the field, the value and the fix, at construction."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"LoggerConfig\.log_path.*file.*Choose a directory"):
+    with pytest.raises(ConfigError, match=r"the run's folder .*file.*Choose a directory.*LoggerConfig\.log_path"):
         make_logger(tmp_path / below)
 
 

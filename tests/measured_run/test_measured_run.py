@@ -5,6 +5,7 @@ import functools
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import trackside
 from tests.measured_run.own_loops import make_loader, open_run_of, rows_of, step_of, weights
+from trackside.callbacks import MemoryProfileConfig
 from trackside.clock import ManualClock
 from trackside.errors import ConfigError, MetricError
+from trackside.logger import FileLoggerConfig, LoggerConfig
 from trackside.measured_run import MeasuredRun
 from trackside.measured_run.run_lock import RunLock
 from trackside.profiling.compiles import compile_counter
@@ -458,6 +461,40 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"path": 3}, "path: expected str | Path | None, got 3"),
+        ({"resume": "auto"}, "resume: expected bool, got 'auto'"),
+        ({"start_step": "5"}, "start_step: expected int, got '5'; write 5"),
+        ({"num_steps": 1e4}, "num_steps: expected int, got 10000.0; write 10000"),
+        ({"num_steps": 0}, "num_steps: expected a positive number, or None; got 0"),
+        ({"max_recompiles": -5}, "max_recompiles: expected 0 or more, or -1"),
+        ({"silence_findings": "input-bound"}, "write .'input-bound'."),
+        ({"silence_findings": 3}, "silence_findings: expected a list of ids, got 3"),
+        ({"tools": 3}, "tools: expected configs of tools such as FileLoggerConfig.., got 3"),
+        ({"tools": ["csv"]}, "tools: expected configs of tools such as FileLoggerConfig.., got 'csv'"),
+        ({"callbacks": 3}, "callbacks: expected a list of callbacks or of their configs, got 3"),
+    ],
+)
+def test_arguments_of_wrong_types_are_named_before_anything_is_written(
+    kwargs: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Argument, value and fix; and no folder is left behind."""
+    with pytest.raises(ConfigError, match=message):
+        trackside.run(**{"path": tmp_path / "run", **kwargs})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_tool_or_callback_is_a_list_of_one(tmp_path: Path) -> None:
+    """As for the trainer."""
+    config = MemoryProfileConfig(log_dir=str(tmp_path / "memory"), profile_every_n_steps=1)
+    with trackside.run(tmp_path / "run", tools=FileLoggerConfig(), callbacks=config) as run:
+        train(run, run.step(step_of()), make_loader())
+    assert (tmp_path / "run" / "metrics" / "train.csv").is_file()
+    assert (tmp_path / "memory" / "memory_profile.json").is_file()
+
+
 def test_configs_may_be_what_people_have(tmp_path: Path) -> None:
     """A dataclass or the arguments of a command line are a config."""
 
@@ -517,3 +554,63 @@ def slow_batches(number):
     for _ in range(number):
         time.sleep(0.01)  # the subject: a loader that the device waits for
         yield np.ones((8, 16), np.float32)
+
+
+@pytest.fixture
+def no_records() -> Iterator[None]:
+    """For names that pytest cannot pass on, if they are in a record of the log."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+ODD_NAMES = ("a\udc80", "a\udc81", "a\nb", "a\0b", "\x1b[31mred", "x" * 3000)
+
+
+@pytest.mark.parametrize("tools", [(), (FileLoggerConfig(),)])
+def test_odd_names_lose_nothing(tmp_path: Path, tools: tuple, no_records: None) -> None:
+    """Whatever metrics, parts, functions and folders are called, all rows are there; lone surrogates are escaped."""
+    folder = tmp_path / "run\udc80"
+    with trackside.run(folder, tools=tools) as run:
+        step = run.step(step_of(), name=ODD_NAMES[0])
+        state = weights()
+        for batch in make_loader():
+            state, loss = step(state, batch)
+            run.log({"loss": loss, **dict.fromkeys(ODD_NAMES, 1.0)})
+            for name in ODD_NAMES:
+                with run.part(name):
+                    pass
+        with run.part("validation"):
+            run.log({ODD_NAMES[0]: 2.0})
+    read = trackside.open_run(folder)
+    escaped = [name.encode("utf-8", "backslashreplace").decode() for name in ODD_NAMES]
+    assert read.status == "success"
+    assert [read.metrics["train"][name].tolist() for name in ["a\\udc80", *escaped[1:]]] == [[1.0] * 4] * 6
+    assert read.metrics["val"]["a\\udc80"].tolist() == [2.0]
+    assert read.metrics["train"]["loss"].size == 4
+
+
+def test_names_that_are_none_are_refused() -> None:
+    """When they are given, with what was given."""
+    with open_run_of() as run:
+        for name in ("", 3, None):
+            with pytest.raises(MetricError, match=f"run.log: expected names that are strings, .* got {name!r}"):
+                run.log({name: 1.0})  # type: ignore[dict-item]
+        with pytest.raises(ConfigError, match=r"run\.step: name=3: expected text"):
+            run.step(step_of(), name=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "x" * 300, "a\0b"])
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path, name: str) -> None:
+    """In words that fit what the user wrote, and not as an error of the system."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="the run's folder"):
+        trackside.run(tmp_path / name)
+
+
+def test_classes_have_to_be_called(tmp_path: Path) -> None:
+    """A config or a loader that is a class is named."""
+    with pytest.raises(ConfigError, match=r"config: .* got the class LoggerConfig; write LoggerConfig\(...\)"):
+        trackside.run(tmp_path / "run", config=LoggerConfig)
+    with open_run_of() as run, pytest.raises(trackside.errors.DataError, match=r"run\.batches: .* class list; call it"):
+        run.batches(list)

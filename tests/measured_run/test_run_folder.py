@@ -1,19 +1,21 @@
 """The folder of a run: what a second start does there, and what a look leaves alone."""
 
 import logging
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import trackside
 from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
 from trackside.callbacks import CheckpointConfig, EarlyStoppingConfig
 from trackside.cli.run_glance import glance_at
 from trackside.clock import SYSTEM_CLOCK, ManualClock
-from trackside.errors import CheckpointError, ConfigError, TracksideError
+from trackside.errors import CheckpointError, ConfigError, MissingExtraError, TracksideError
 from trackside.events import EventWriter
-from trackside.logger import Logger, LoggerConfig
+from trackside.logger import Logger, LoggerConfig, TensorBoardLoggerConfig, WandBLoggerConfig
 from trackside.logger.run_directory import fill_in_time
 from trackside.measured_run.run_folder import choose_run_folder
 from trackside.measured_run.run_lock import RunLock
@@ -118,7 +120,7 @@ def test_finished_run_without_checkpoints(tmp_path: Path, caplog: pytest.LogCapt
     train(build(folder, "auto"))
     assert "no callback keeps checkpoints" in caplog.text
     before = (folder / "config.json").read_bytes()
-    with pytest.raises(CheckpointError, match=r"another log_path, or set resume='never'"):
+    with pytest.raises(CheckpointError, match=r"another folder for the run, or set resume='never'"):
         train(build(folder, "auto", seed=3))
     assert open_run(folder).status == "success"
     assert (folder / "config.json").read_bytes() == before
@@ -272,3 +274,18 @@ def test_refused_folder_is_refused_on_all_processes(tmp_path: Path) -> None:
         errors = choose_on_all(LoggerConfig(log_path=tmp_path / "run"), "never", [SYSTEM_CLOCK] * 2)
     assert str(tmp_path / "run") in errors[0]
     assert "failed on the first process" in errors[1]
+
+
+@pytest.mark.parametrize(
+    ("tool", "module"), [(WandBLoggerConfig(), "wandb"), (TensorBoardLoggerConfig(), "tensorboardX")]
+)
+def test_a_missing_package_of_a_tool_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Any, module: str
+) -> None:
+    """It is named before anything is written, for trainers and for loops of one's own."""
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=f"needs the package '{module}'.*pip install"):
+        make_trainer(logger=LoggerConfig(log_path=tmp_path / "run", log_tools=[tool]))
+    with pytest.raises(MissingExtraError, match=f"needs the package '{module}'.*pip install"):
+        trackside.run(tmp_path / "run", tools=tool)
+    assert list(tmp_path.iterdir()) == []

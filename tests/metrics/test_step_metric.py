@@ -98,7 +98,8 @@ def test_sum_over_no_items_is_zero(count):
     [
         ([("loss", 1.0)], r"expected a dict of step metrics, got list.*loss, \(metrics, mutable_variables\)"),
         (jnp.zeros(()), "expected a dict of step metrics"),
-        ({1: 2.0}, "expected strings as names, got 1"),
+        ({1: 2.0}, "expected strings as names, such as 'accuracy', got 1"),
+        ({"": 2.0}, "expected strings as names, such as 'accuracy', got ''"),
         ({"acc": jnp.zeros(3)}, r"value of metric 'acc': expected a scalar.*shape \(3,\)"),
         ({"acc": [1.0, 2.0]}, "value of metric 'acc': expected a scalar"),
         ({"acc": {"value": 1.0, "count": jnp.zeros(2)}}, r"count of metric 'acc': expected a scalar.*shape \(2,\)"),

@@ -52,8 +52,19 @@ def test_values_that_are_not_finite(tmp_path: Path) -> None:
 def test_no_such_metric(tmp_path: Path) -> None:
     """The error names what there is."""
     WrittenRun(tmp_path).metrics(1, loss=1.0)
-    with pytest.raises(KeyError, match="no metric 'lost'; there are 'loss'"):
+    with pytest.raises(KeyError, match=r"no metric 'lost'; there are 'loss'\. Did you mean 'loss'\?"):
         open_run(tmp_path).metrics["train"]["lost"]
+
+
+def test_no_such_mode(tmp_path: Path) -> None:
+    """The error names those that there are, or the mode that has a metric of the name."""
+    WrittenRun(tmp_path).metrics(1, loss=1.0)
+    metrics = open_run(tmp_path).metrics
+    with pytest.raises(KeyError, match=r"no mode 'tarin'; there are 'train'\. Did you mean 'train'\?"):
+        metrics["tarin"]
+    with pytest.raises(KeyError, match=r"no mode 'loss'; .*write metrics\['train'\]\['loss'\]"):
+        metrics["loss"]
+    assert metrics.get("val") is None
 
 
 def test_rows_of_one_step_are_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.findings.made_up import make_ledger
 from tests.runs.written import WrittenRun, finished_run
-from trackside.errors import TracksideError
+from trackside.errors import ConfigError, TracksideError
 from trackside.findings import Finding
 from trackside.runs import RunError, open_run
 
@@ -34,13 +34,31 @@ def test_an_event_file_stands_for_its_run(tmp_path: Path) -> None:
     assert open_run(written.path).path == tmp_path
 
 
-@pytest.mark.parametrize("name", ["missing", "empty", "events-00000.jsonl"])
+@pytest.mark.parametrize("name", ["missing", "empty", "events-00000.jsonl", "x" * 300])
 def test_no_run(tmp_path: Path, name: str) -> None:
     """Where there is no run, the error names the path and what to give."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=rf"path: there is no run at '.*{name}'.*; give the folder") as caught:
         open_run(tmp_path / name)
     assert isinstance(caught.value, TracksideError)
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_folder_of_runs_is_no_run(tmp_path: Path, below: str) -> None:
+    """The error says so, and names a few."""
+    for name in "abcdef":
+        (tmp_path / below / name).mkdir(parents=True)
+        finished_run(tmp_path / below / name)
+    with pytest.raises(RunError, match=r"is no run, but holds some; open one of them: .*/a, .*/d and others$"):
+        open_run(tmp_path)
+
+
+def test_what_is_no_path() -> None:
+    """A number, or a text that no file can be called."""
+    with pytest.raises(ConfigError, match=r"path: expected str \| PathLike.*, got 3"):
+        open_run(3)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="path: there is no run at"):
+        open_run("a\0b")
 
 
 def test_configs_and_environments_add_up(tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
 import logging
-import re
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ from trackside.measured_run.batch_size import loader_length
 from trackside.text import a_type
 from trackside.trainer.batch import Batch
 from trackside.trainer.batch_placement import BatchPlacement
-from trackside.trainer.buffer_guard import BufferGuard
+from trackside.trainer.buffer_guard import AheadGuard, BufferGuard
 from trackside.trainer.loaders import open_loader
 from trackside.trainer.sharding import ParallelConfig, build_mesh
 
@@ -87,8 +86,31 @@ def test_late_reuse_is_reported(caplog):
     guard = BufferGuard(None, 2)
     with caplog.at_level(logging.WARNING):
         kept = [guard.protect(batch) for batch in refilled(9, first_reused=5)]
-    assert re.search("began to reuse the memory of its batches at batch 7: .*may have been overwritten", caplog.text)
+    assert "began to reuse the memory of its batches at batch 7: batch 6 may have been overwritten" in caplog.text
     assert [int(batch.inputs[0, 0]) for batch in kept[6:]] == [6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("guard", "shared", "named"),
+    [
+        (BufferGuard(None, 2), {6: 5, 7: 6}, "batch 6: batch 5 may"),
+        (BufferGuard(None, 2), {6: 4, 7: 5}, "batch 6: batches 4 to 5 may"),
+        (BufferGuard(None, 2), {4: 2, 5: 3}, "batch 4: batch 3 may"),
+        (BufferGuard(None, 2), {3: 2}, ""),
+        (AheadGuard(None, 3), {7: 6}, "batch 7: batch 6 may"),
+        (AheadGuard(None, 3), {8: 5, 9: 6}, "batch 8: batches 5 to 7 may"),
+        (AheadGuard(None, 3), {7: 4, 8: 5}, "batch 7: batches 5 to 6 may"),
+        (AheadGuard(None, 3), {5: 4}, ""),
+    ],
+)
+def test_the_batches_that_may_be_overwritten_are_named(guard, shared, named, caplog):
+    """From the first whose memory came again on, since the next may follow; not those that were copied or done."""
+    arrays: dict[int, np.ndarray] = {}
+    with caplog.at_level(logging.WARNING):
+        for number in range(1, 10):
+            arrays[number] = arrays[shared[number]] if number in shared else np.ones(4)
+            guard.protect(arrays[number])
+    assert (named in caplog.text) if named else (caplog.text == "")
 
 
 def test_reuse_of_a_subclass_of_array_is_recognised(tmp_path):

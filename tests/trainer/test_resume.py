@@ -60,6 +60,23 @@ def test_early_stopping_is_remembered(tmp_path: Path) -> None:
     assert [trainer.global_step for trainer in trainers] == [6, 6]
 
 
+class AddsBonus(Callback):
+    """Adds a metric of its own."""
+
+    def on_training_epoch_end(self, train_metrics: dict[str, Any], epoch_idx: int) -> None:
+        train_metrics["bonus"] = np.float32(epoch_idx)
+
+
+def test_a_finished_training_that_is_started_again_returns_its_metrics(tmp_path: Path) -> None:
+    """There is nothing to train, and the results are those of the start that trained."""
+    results = []
+    for _ in range(2):
+        trainer = make_trainer(resume="auto")
+        results.append(trainer.fit(make_loader(2), num_epochs=2, callbacks=[AddsBonus(), checkpointing(tmp_path)]))
+    assert results[0] == results[1]
+    assert results[1]["train"]["bonus"] == 2
+
+
 @pytest.mark.parametrize("monitor", ["val_loss", "val/loss", "loss", "train_loss", "train/loss_mean"])
 def test_monitors_by_the_names_users_write(monitor: str) -> None:
     """A metric is found by its stage and name however they are joined."""

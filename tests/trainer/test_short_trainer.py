@@ -39,6 +39,75 @@ def make_trainer(model: Any = None, loss: Callable = mse, optimizer: Any = SGD, 
     return Trainer((init_fn, apply_fn) if model is None else model, loss, optimizer, **{**QUIET, **kwargs})
 
 
+# --- arguments by their types ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"run": 3}, "run: expected str | Path | None, got 3"),
+        ({"config": {"seed": 1}}, r"config: expected TrainerConfig, got .*write TrainerConfig\(...\)"),
+        ({"parallel": "dp"}, "parallel: expected ParallelConfig, got 'dp'"),
+        ({"inputs": "x"}, "inputs: expected a function or class, got 'x'"),
+        ({"predict_fn": lambda model: 1}, "predict_fn: expected it to take model, batch and rng"),
+        ({"steps_per_call": "2"}, "steps_per_call: expected a positive number, or 'auto'; got '2'"),
+    ],
+)
+def test_arguments_of_wrong_types_are_named_at_once(kwargs: dict[str, Any], message: str) -> None:
+    """When the trainer is made, and not inside of the first step."""
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(**kwargs)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda trainer: trainer.summary(DATA, depth="x"), "depth: expected int, got 'x'"),
+        (lambda trainer: trainer.summary(DATA, depth=-1), "depth: expected 0 or more, or None"),
+        (lambda trainer: trainer.largest_batch(DATA, limit_bytes="1GB"), "limit_bytes: expected float, got '1GB'"),
+        (lambda trainer: trainer.largest_batch(DATA, max_compiles=1.5), "max_compiles: expected int, got 1.5"),
+        (lambda trainer: trainer.find_learning_rate(DATA, num_steps="20"), "num_steps: expected 10 or more, got '20'"),
+        (lambda trainer: trainer.set_dataset(DATA), "dataset: expected a DataloaderModule, got a list"),
+    ],
+)
+def test_wrong_questions_are_answered_in_words(ask: Callable, message: str) -> None:
+    """Argument and value are named."""
+    with pytest.raises(ConfigError, match=message):
+        ask(make_trainer())
+
+
+def test_a_class_in_place_of_a_loader() -> None:
+    """It has to be called."""
+    with pytest.raises(DataError, match=r"train_loader: .* got the class Positioned; call it"):
+        make_trainer().fit(Positioned)  # type: ignore[arg-type]
+
+
+def test_an_optax_optimizer_in_place_of_a_config() -> None:
+    """The full trainer says what to write, and which trainer takes it."""
+    with pytest.raises(ConfigError, match=r"optimizer_config: expected an OptimizerConfig, got an optax optimizer"):
+        FullTrainer(TrainerConfig(), ModelConfig(), optax.adam(1e-3), DATA[0])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="trainer_config: expected a mapping for TrainerConfig, got 3"):
+        FullTrainer(3, ModelConfig(), SGD, DATA[0])  # type: ignore[arg-type]
+
+
+def test_one_callback_is_a_list_of_one() -> None:
+    """As in `TrainerConfig`; a class in place of its instance is named."""
+
+    class Counts(Callback):
+        num_steps = 0
+
+        def on_training_step(self, *args: Any) -> None:
+            self.num_steps += 1
+
+    trainer, counts = make_trainer(), Counts()
+    trainer.fit(DATA, num_epochs=np.int64(1), callbacks=counts)
+    assert counts.num_steps == 2
+    with pytest.raises(ConfigError, match=r"callbacks: .*; write Counts\(\)"):
+        trainer.fit(DATA, num_epochs=2, callbacks=Counts)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="num_epochs: expected a positive whole number, got True"):
+        trainer.fit(DATA, num_epochs=True)
+
+
 # --- what the loss returns --------------------------------------------------------------------------------------------
 
 
@@ -422,6 +491,42 @@ def test_optimizer_that_goes_by_the_loss(optax_as_it_is: None) -> None:
     assert float(trainer.module.state.opt_state[1].scale) < 1
 
 
+def test_optimizer_that_takes_no_loss(optax_as_it_is: None) -> None:
+    """`optax.contrib.sam` trains, alone and in a chain, although its type says that it takes the loss."""
+    sam = optax.contrib.sam(optax.sgd(1e-2), optax.sgd(1e-2))
+    for optimizer in (sam, optax.chain(optax.clip(1.0), sam)):
+        trainer = make_trainer(optimizer=optimizer)
+        before = jax.device_get(trainer.build(DATA[0]).state.params)
+        trainer.fit(DATA, num_epochs=1)
+        assert not np.array_equal(before["last"]["bias"], trainer.module.state.params["last"]["bias"])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (optax.lbfgs(), "optimizer: scale_by_zoom_linesearch needs `grad` and `value_fn`.*linesearch=None"),
+        (optax.chain(optax.clip(1.0), optax.lbfgs()), "needs `grad` and `value_fn`"),
+        (optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True), "needs `grad_fn`.*optax.adam"),
+        (optax.contrib.sophia(0.1), "needs `obj_fn`"),
+        (optax.lookahead(optax.sgd(0.1), 5, 0.5), "optax.lookahead needs parameters in two copies.*EMA"),
+    ],
+    ids=["lbfgs", "chain", "sam", "sophia", "lookahead"],
+)
+def test_optimizer_that_needs_what_a_step_lacks(optimizer: Any, message: str, optax_as_it_is: None) -> None:
+    """What it needs and what to use instead is said in words, before the first step."""
+    trainer = make_trainer(optimizer=optimizer)
+    with pytest.raises(ConfigError, match=message):
+        trainer.fit(DATA)
+    assert trainer.module.global_step == 0
+
+
+def test_optimizer_without_a_line_search(optax_as_it_is: None) -> None:
+    """What the error on `optax.lbfgs` advises works."""
+    trainer = make_trainer(optimizer=optax.lbfgs(0.1, linesearch=None))
+    trainer.fit(DATA, num_epochs=1)
+    assert trainer.module.global_step == 2
+
+
 def test_no_batch_of_a_generator_is_lost() -> None:
     """The batch that shows the shapes is trained on as well."""
     trainer = make_trainer()
@@ -462,6 +567,27 @@ def test_empty_loader() -> None:
     """There is no batch to learn the shapes from."""
     with pytest.raises(DataError, match="train_loader: it has no batches"):
         make_trainer().fit([])
+
+
+def test_empty_one_of_several_loaders() -> None:
+    """The error names it; where its length tells, before the first step."""
+    trainer = make_trainer()
+    with pytest.raises(DataError, match=r"val_loader\['b'\]: it is empty"):
+        trainer.fit(DATA, {"a": DATA, "b": []})
+    assert trainer.module.global_step == 0
+    with pytest.raises(DataError, match=r"val_loader\['b'\]: gave no batch to evaluate"):
+        trainer.fit(DATA, {"a": DATA, "b": iter(())})
+    with pytest.raises(DataError, match=r"test_loader\['b'\]: it is empty"):
+        trainer.fit(DATA, None, {"a": DATA, "b": []}, num_epochs=2)
+    assert trainer.module.global_step == 2
+    with pytest.raises(DataError, match=r"loader\['b'\]: gave no batch to evaluate"):
+        trainer.evaluate({"a": DATA, "b": []})
+    with pytest.raises(DataError, match=r"loader\['a'\]: it has no batches"):
+        make_trainer().evaluate({"a": [], "b": DATA})
+    with pytest.raises(DataError, match="data_loader: gave no batch to evaluate"):
+        trainer.predict([])
+    with pytest.raises(DataError, match=r"test_loader: it is a dict without loaders"):
+        trainer.fit(DATA, None, {}, num_epochs=2)
 
 
 # --- the full trainer with every library ------------------------------------------------------------------------------

@@ -1,15 +1,18 @@
 """Callbacks: code that runs at fixed points of a training, next to the trainer's own hooks."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from trackside.callbacks.trainer_view import TrainerView
 from trackside.config import ConfigDict
+from trackside.config.declared_types import check_value
+from trackside.config.wording import shown
 from trackside.errors import ConfigError
 from trackside.processes import Processes
 from trackside.profiling.ledger_totals import CALLBACK
-from trackside.schedule import NEVER, Plan
+from trackside.schedule import NEVER, Plan, check_interval
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -29,6 +32,14 @@ class CallbackConfig(ConfigDict):
 
     callback_class: ClassVar["type[Callback] | None"] = None
     """What `create` builds."""
+
+    def __post_init__(self) -> None:
+        self.check_cadence()
+
+    def check_cadence(self) -> None:
+        """Raise if the callback would be called at no step or epoch, without that having been asked for."""
+        for name in ("every_n_epochs", "every_n_steps"):
+            check_interval(f"{type(self).__name__}.{name}", getattr(self, name))
 
     def create(self, trainer: TrainerView, data_module: Any = None) -> "Callback":
         """Build the callback, bound to a trainer."""
@@ -77,6 +88,13 @@ class Callback:
         if config is not None:
             cls.config_class = config
             config.callback_class = cls
+
+    if not TYPE_CHECKING:  # type checkers find wrong arguments by themselves, unless they see this
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+            """Refuse what belongs into the config, with what to write."""
+            _check_arguments(cls, args, kwargs)
+            return super().__new__(cls)
 
     def __init__(
         self, config: CallbackConfig | None = None, trainer: TrainerView | None = None, data_module: Any = None
@@ -217,3 +235,22 @@ def hears_steps(callback: Callback) -> bool:
         return True
     overrides_filtered = type(callback).on_filtered_training_step is not Callback.on_filtered_training_step
     return hook is Callback.on_training_step and overrides_filtered and callback.config.every_n_steps > 0
+
+
+def _check_arguments(cls: type[Callback], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise if a callback that takes a config is given something else for it, or fields of the config."""
+    config_class, taken = cls.config_class, list(inspect.signature(cls.__init__).parameters)[1:]
+    if taken[:1] != ["config"] or not cls.__init__.__module__.startswith("trackside."):  # others take what they like
+        return
+    fields = [name for name in kwargs if name not in taken and name in config_class.__dataclass_fields__]
+    if fields:
+        written = ", ".join(f"{name}={shown(kwargs[name])}" for name in fields)
+        raise ConfigError(
+            f"{fields[0]}: {cls.__name__} takes it in its config; write "
+            f"{cls.__name__}({config_class.__name__}({written}))"
+        )
+    config = args[0] if args else kwargs.get("config")
+    try:
+        check_value(config_class | None, config, "config")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; write {cls.__name__}({config_class.__name__}(...))") from None

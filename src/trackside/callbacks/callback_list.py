@@ -120,13 +120,37 @@ class CallbackList:
         return self.callbacks[index]
 
 
-def bind_callbacks(
-    given: Iterable[Callback | CallbackConfig] | None, trainer: TrainerView, data_module: Any = None
-) -> list[Callback]:
+CallbackArgument = Callback | CallbackConfig | Iterable[Callback | CallbackConfig] | None
+"""What users may write for callbacks: several, one, or none."""
+
+
+def listed_callbacks(given: Any) -> list[Callback | CallbackConfig]:
+    """The callbacks that a user gave, or configs of them; one alone is a list of one.
+
+    Raises:
+        ConfigError: One is neither.
+    """
+    if given is None:
+        return []
+    if isinstance(given, str) or not isinstance(given, Callback | CallbackConfig | Iterable):
+        raise ConfigError(f"callbacks: expected a list of callbacks or of their configs, got {given!r}{_call(given)}")
+    several = [given] if isinstance(given, Callback | CallbackConfig) else list(given)
+    for one in several:
+        if not isinstance(one, Callback | CallbackConfig):
+            raise ConfigError(f"callbacks: expected callbacks or their configs, got {one!r}{_call(one)}")
+    return several
+
+
+def _call(given: Any) -> str:
+    """For a class in place of its instance: that it has to be called."""
+    return f"; write {given.__name__}()" if isinstance(given, type) else ""
+
+
+def bind_callbacks(given: CallbackArgument, trainer: TrainerView, data_module: Any = None) -> list[Callback]:
     """Callbacks that run in this process, bound to a trainer.
 
     Args:
-        given: Callbacks, or configs to build them from.
+        given: Callbacks, or configs to build them from; one alone is a list of one.
         trainer: The trainer.
         data_module: The loaders, if they are known already.
 
@@ -134,10 +158,9 @@ def bind_callbacks(
         ConfigError: One is neither, or cannot work with several processes.
     """
     bound: list[Callback] = []
-    for one in given or ():
-        if not isinstance(one, Callback | CallbackConfig):
-            raise ConfigError(f"callbacks: expected callbacks or their configs, got {one!r}")
+    for one in listed_callbacks(given):
         config = one.config if isinstance(one, Callback) else one
+        config.check_cadence()  # here too, since a config may have a `__post_init__` of its own
         config.check_processes(trainer.processes)
         if config.main_process_only and not trainer.processes.is_main:
             continue

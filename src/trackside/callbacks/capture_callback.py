@@ -51,9 +51,9 @@ class CaptureConfig(CallbackConfig):
         """Refuse limits that cannot work."""
         name = type(self).__name__
         for limit in ("max_seconds", "max_megabytes"):
-            if getattr(self, limit) <= 0:
+            if not getattr(self, limit) > 0:
                 raise ConfigError(f"{name}.{limit}: expected a positive number, got {getattr(self, limit)}")
-        if 0 <= self.slow_step_factor <= 1:
+        if not (self.slow_step_factor < 0 or self.slow_step_factor > 1):
             raise ConfigError(
                 f"{name}.slow_step_factor: expected more than 1, or below 0 for never; got {self.slow_step_factor}"
             )

@@ -35,11 +35,14 @@ class EarlyStoppingConfig(CallbackConfig):
     """Stop when the metric is not finite."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.build_monitor()
-        if self.patience < 0 or self.min_delta < 0:
-            raise ConfigError(
-                f"EarlyStoppingConfig: patience={self.patience} and min_delta={self.min_delta} must not be negative"
-            )
+        for name in ("patience", "min_delta"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"EarlyStoppingConfig.{name}: expected 0 or more, got {getattr(self, name)}")
+        for name in ("stopping_threshold", "divergence_threshold"):
+            if (threshold := getattr(self, name)) is not None and math.isnan(threshold):
+                raise ConfigError(f"EarlyStoppingConfig.{name}: expected a number, or None for none; got {threshold}")
 
     def build_monitor(self) -> Monitor:
         """The metric to watch."""

@@ -59,6 +59,7 @@ class EMAConfig(CallbackConfig):
     """Whether validation, test and prediction use the average."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.decay < 1:
             raise ConfigError(f"EMAConfig.decay: expected a number from 0 to below 1, got {self.decay}")
 

@@ -6,6 +6,7 @@ steps in flight are waited for once per sample. Where steps are short, that adds
 """
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,11 +43,14 @@ class MemoryProfileConfig(CallbackConfig):
     Several processes always sample every N steps, since they have to stop at the same ones."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Every(self.profile_every_n_steps, "MemoryProfileConfig.profile_every_n_steps")
         if not 0 < self.max_time_share <= 1:
             raise ConfigError(
                 f"MemoryProfileConfig.max_time_share: expected a share above 0 and up to 1, got {self.max_time_share!r}"
             )
+        if isinstance(self.log_dir, os.PathLike):
+            self.log_dir = os.fspath(self.log_dir)
 
 
 class MemoryProfiler(Callback, config=MemoryProfileConfig):

@@ -1,5 +1,6 @@
 """Decides when a checkpoint is due and which of them are kept. The trainer knows how to write one."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
 from trackside.monitor import Mode, Monitor, Stage
 from trackside.processes import Processes
-from trackside.run_layout import CHECKPOINTS_FOLDER
-from trackside.schedule import Every
+from trackside.run_layout import CHECKPOINTS_FOLDER, WHERE_A_RUN_IS_GIVEN_ITS_FOLDER
+from trackside.schedule import Every, check_interval
 
 LOOK_EVERY_N_STEPS = 16
 """How often the clock is looked at, where minutes count."""
@@ -36,13 +37,13 @@ class CheckpointConfig(CallbackConfig):
     """Save every N minutes too; -1 for never."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.build_monitor()
         if self.save_top_k < -1:
             raise ConfigError(f"CheckpointConfig.save_top_k: expected -1 for all or a number, got {self.save_top_k}")
-        if self.every_n_minutes <= 0 and self.every_n_minutes != -1:
-            raise ConfigError(
-                f"CheckpointConfig.every_n_minutes: expected a positive number or -1, got {self.every_n_minutes}"
-            )
+        check_interval("CheckpointConfig.every_n_minutes", self.every_n_minutes)
+        if isinstance(self.dirpath, os.PathLike):
+            self.dirpath = os.fspath(self.dirpath)
 
     def check_processes(self, processes: Processes) -> None:
         """Every process has to write its part of a checkpoint."""
@@ -117,7 +118,8 @@ class ModelCheckpoint(Callback, config=CheckpointConfig):
         log_path = self.trainer.logger.log_path
         if log_path is None:
             raise ConfigError(
-                "CheckpointConfig.dirpath: there is no folder for checkpoints; set it, or LoggerConfig.log_path"
+                "CheckpointConfig.dirpath: there is no folder for checkpoints; set it, or give the run a folder "
+                f"({WHERE_A_RUN_IS_GIVEN_ITS_FOLDER})"
             )
         return Path(log_path) / CHECKPOINTS_FOLDER
 

@@ -1,5 +1,7 @@
 """Profiles of training steps: by minutes (`JaxProfiler`), or of a window of steps (`JAXProfiler`)."""
 
+import math
+import os
 import pathlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +11,7 @@ from trackside.callbacks.capture_schedule import Periodic, StepWindow
 from trackside.callbacks.trainer_view import TrainerView
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
+from trackside.run_layout import WHERE_A_RUN_IS_GIVEN_ITS_FOLDER
 
 
 @dataclass
@@ -35,9 +38,14 @@ class JaxProfilerConfig(CaptureConfig):
     """Record with each profile what fills the memory."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_limits()
         if self.profile_n_steps < 1:
             raise ConfigError(f"JaxProfilerConfig.profile_n_steps: expected 1 or more, got {self.profile_n_steps}")
+        if math.isnan(self.profile_every_n_minutes):
+            raise ConfigError("JaxProfilerConfig.profile_every_n_minutes: expected a number, got nan; -1 for once only")
+        if isinstance(self.profile_log_dir, os.PathLike):
+            self.profile_log_dir = os.fspath(self.profile_log_dir)
         if self.profile_first_step < 0:
             raise ConfigError(
                 f"JaxProfilerConfig.profile_first_step: expected 0 or more, got {self.profile_first_step}"
@@ -88,8 +96,9 @@ class JaxProfiler(CaptureCallback, config=JaxProfilerConfig):
         run = self.trainer.logger.log_path if self.is_bound else None
         if run is None:
             raise ConfigError(
-                "JaxProfilerConfig.profile_log_dir is relative to the run's folder, and there is none: set "
-                "LoggerConfig.log_path, or use JAXProfiler, whose log_dir is relative to the working directory"
+                "JaxProfilerConfig.profile_log_dir is relative to the run's folder, and there is none: give it one "
+                f"({WHERE_A_RUN_IS_GIVEN_ITS_FOLDER}), or use JAXProfiler, whose log_dir is relative to the working "
+                "directory"
             )
         return pathlib.Path(run) / self.config.profile_log_dir
 
@@ -123,7 +132,10 @@ class ProfilingConfig(CaptureConfig):
     """Profile on the main process only; otherwise one profile per process is created."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_limits()
+        if isinstance(self.log_dir, os.PathLike):
+            self.log_dir = os.fspath(self.log_dir)
         if not 0 <= self.start_step < self.end_step:
             raise ConfigError(
                 f"ProfilingConfig.start_step={self.start_step}, end_step={self.end_step}: expected a window of steps, "

@@ -49,7 +49,7 @@ def list_runs(
         return
     console = open_console()
     if not glances:
-        console.print(f"no runs below {directory}; a training writes one if LoggerConfig.log_path is set")
+        console.print(f"no runs below {directory}; a training writes one if it is given a folder")
         return
     print_lines(console, _table(directory, glances, usable_width(console)))
 

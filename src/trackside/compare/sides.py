@@ -15,7 +15,7 @@ from trackside.profiling.first_step import TimeToFirstStep
 from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.runs import MetricTable, Run, open_run
 from trackside.runs.run_axes import RunAxes
-from trackside.runs.run_folders import process_index_of
+from trackside.runs.run_folders import holds_runs, process_index_of
 from trackside.trace import TraceError
 from trackside.trace.capture_row import analysed_captures
 
@@ -112,7 +112,12 @@ def read_side(source: RunOrPath) -> Side:
     path = Path(source)
     if is_run(path) or not path.exists():
         return _side_of_run(open_run(path))
-    return _side_of_trace(path)
+    try:
+        return _side_of_trace(path)
+    except TraceError:
+        if holds_runs(path):
+            open_run(path)  # which names them
+        raise
 
 
 def is_run(path: Path) -> bool:

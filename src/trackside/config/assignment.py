@@ -1,4 +1,4 @@
-"""What may be assigned to a config: its fields, and what its own constructor adds."""
+"""What may be assigned to a config: values of the declared types to its fields, and what its own constructor adds."""
 
 import contextvars
 import functools
@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from trackside.config.hints import Kind, field_hints, kind_of, members_of
+from trackside.config.declared_types import check_field, check_fields, declared_hints, to_plain_number
+from trackside.config.hints import Kind, kind_of, members_of
 from trackside.config.wording import did_you_mean, listed
-from trackside.errors import ConfigError
+from trackside.errors import ConfigError, TracksideError
 
 # Ids of the configs whose constructor is running: a `__post_init__` may add attributes that are not fields.
 _under_construction: contextvars.ContextVar[frozenset[int]] = contextvars.ContextVar(
@@ -17,17 +18,47 @@ _under_construction: contextvars.ContextVar[frozenset[int]] = contextvars.Contex
 
 
 def as_constructor(method: Callable[..., None]) -> Callable[..., None]:
-    """Let a method of a config, such as `__post_init__`, add attributes that are not fields."""
+    """Let a method of a config, such as `__post_init__`, add attributes that are not fields, and check them after it.
+
+    The types of the fields are checked when all is done, since such a method may convert what it is given. If it fails
+    on a value of a wrong type, that is what the error says.
+    """
 
     @functools.wraps(method)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        if id(self) in _under_construction.get():  # of a base class; the outermost one checks
+            method(self, *args, **kwargs)
+            return
         token = _under_construction.set(_under_construction.get() | {id(self)})
         try:
             method(self, *args, **kwargs)
+        except TracksideError:
+            raise
+        except Exception as error:
+            _check_after(self, error)
+            raise
         finally:
             _under_construction.reset(token)
+        check_fields(self)
 
     return construct
+
+
+def _check_after(config: Any, failure: Exception) -> None:
+    try:
+        check_fields(config)
+    except ConfigError as error:
+        raise error from failure
+
+
+def check_assigned(config: Any, name: str, value: Any) -> None:
+    """Refuse a value of a wrong type for a field that has a value already; a constructor may give it any.
+
+    Raises:
+        ConfigError: It names the field and the value.
+    """
+    if name in getattr(config, "__dict__", ()) and id(config) not in _under_construction.get():
+        check_field(config, name, value)
 
 
 def check_name(config: Any, name: str) -> None:
@@ -72,12 +103,22 @@ def check_arguments(config_class: type, names: Iterable[str]) -> None:
             )
 
 
+_NUMBERS = {Kind.BOOL, Kind.INT, Kind.FLOAT}
+_LOOSE = {Kind.ANY, Kind.OBJECT, Kind.UNSUPPORTED}
+
+
 def as_declared(config: Any, name: str, value: Any) -> Any:
-    """The value to store: a tuple becomes a list where only a list is declared, so that it equals what is read back."""
-    if type(value) is not tuple or name not in getattr(config, "__dataclass_fields__", ()):
+    """The value to store, so that it equals what is read back.
+
+    A tuple becomes a list where only a list is declared, and an array without dimensions a number where one is.
+    """
+    is_tuple, is_array = type(value) is tuple, getattr(value, "ndim", None) == 0
+    if not (is_tuple or is_array) or name not in getattr(config, "__dataclass_fields__", ()):
         return value
-    try:
-        kinds = {kind_of(member) for member in members_of(field_hints(type(config))[name])}
-    except ConfigError:  # annotations that cannot be resolved yet; writing the config will say so
+    hints = declared_hints(type(config))
+    kinds = {kind_of(member) for member in members_of(hints[name])} if name in hints else _LOOSE
+    if kinds & _LOOSE:
         return value
-    return list(value) if Kind.LIST in kinds and not kinds & {Kind.TUPLE, Kind.ANY, Kind.OBJECT} else value
+    if is_tuple:
+        return list(value) if Kind.LIST in kinds and Kind.TUPLE not in kinds else value
+    return to_plain_number(value) if kinds & _NUMBERS else value

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from trackside.config.assignment import as_constructor, as_declared, check_arguments, check_name
+from trackside.config.assignment import as_constructor, as_declared, check_arguments, check_assigned, check_name
 from trackside.config.encode import encode
 from trackside.config.field_docs import add_field_docs
 from trackside.config.parse import ParseOptions, parse
@@ -16,7 +16,7 @@ class ConfigDict(Registered):
 
     Use it as the base of a dataclass: `@dataclass class MyConfig(ConfigDict)`. Data can then name the subclass by its
     class name, wherever a field declares it or one of its bases. A name that is not a field is an error, both as an
-    argument and as an attribute to assign to.
+    argument and as an attribute to assign to; so is a value of another type than the field declares.
     """
 
     __slots__ = ()
@@ -36,9 +36,15 @@ class ConfigDict(Registered):
                 check_arguments(cls, kwargs)
             return super().__new__(cls)
 
+        @as_constructor
+        def __post_init__(self, *args: Any) -> None:
+            """Check the types of the fields, for a dataclass that has nothing else to do."""
+
         def __setattr__(self, name: str, value: Any) -> None:
             check_name(self, name)
-            object.__setattr__(self, name, as_declared(self, name, value))
+            value = as_declared(self, name, value)
+            check_assigned(self, name, value)
+            object.__setattr__(self, name, value)
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a field, or `default` if there is no such field."""

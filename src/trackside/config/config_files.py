@@ -52,6 +52,8 @@ def load_config(
         ConfigError: If the file is missing, has another suffix, is malformed or does not fit. It names the file.
     """
     options = ParseOptions(strict_classname_parsing, ignore_extensive_attributes, none_to_zero_for_ints)
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"path: expected the path of a file, got {shown(path)}; write load_config(MyConfig, path)")
     path = pathlib.Path(path)
     data = _read(path)
     if not isinstance(data, dict):

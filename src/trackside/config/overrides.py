@@ -47,7 +47,7 @@ def apply_overrides(config: T, overrides: Iterable[str]) -> T:
 
     Args:
         config: A config, or a mapping of configs by name.
-        overrides: Strings `path=value`. If two set the same field, the later one wins.
+        overrides: Strings `path=value`, or one of them. If two set the same field, the later one wins.
 
     Returns:
         A new config or dict; the given one is unchanged.
@@ -56,7 +56,7 @@ def apply_overrides(config: T, overrides: Iterable[str]) -> T:
         ConfigError: If an override cannot be applied; it names the override and the fields that exist.
     """
     changes = _Change()
-    for override in overrides:
+    for override in [overrides] if isinstance(overrides, str) else overrides:
         _record_change(changes, override)
     if isinstance(config, Mapping):
         return _change_top_level(config, changes)  # pyright: ignore[reportReturnType]

@@ -20,7 +20,7 @@ from trackside.config.hints import (
     members_of,
 )
 from trackside.config.leaves import READERS
-from trackside.config.mismatch import Mismatch
+from trackside.config.mismatch import Mismatch, fits_none, wrong
 from trackside.config.registry import Registered
 from trackside.config.unions import (
     ANY_MEMBERS,
@@ -32,7 +32,7 @@ from trackside.config.unions import (
     tag_of,
     untagged,
 )
-from trackside.config.wording import did_you_mean, join, listed, shown
+from trackside.config.wording import did_you_mean, join, listed
 from trackside.errors import ConfigError
 
 LOGGER = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Parser:
         try:
             return READERS[kind](hint, data)
         except Mismatch as mismatch:
-            raise _wrong(path, hint, data, mismatch.expected) from mismatch.__cause__
+            raise wrong(path, hint, data, mismatch.expected) from mismatch.__cause__
 
     def pick(self, members: Sequence[Any], data: Any, path: str) -> tuple[Any, Any]:
         """The member of a union that data is read as, and its value. The member that ignores least wins."""
@@ -127,7 +127,7 @@ class Parser:
             if fewest == []:
                 break
         if best is None or fewest is None:
-            raise _fits_none(members, data, path, errors)
+            raise fits_none(members, data, path, errors)
         self.notes += fewest
         return best
 
@@ -153,17 +153,17 @@ class Parser:
         base = base_class(hint)
         allowed = (list, tuple, set, frozenset) if base in (set, frozenset) else (list, tuple)
         if not isinstance(data, allowed):
-            raise _wrong(path, hint, data, f"a list ({describe(hint)})")
+            raise wrong(path, hint, data, f"a list ({describe(hint)})")
         hints = element_hints(hint, len(data))
         if hints is None:
-            raise _wrong(path, hint, data, f"{describe(hint)}, which has a different length")
+            raise wrong(path, hint, data, f"{describe(hint)}, which has a different length")
         pairs = enumerate(zip(hints, data, strict=True))
         items = [self.parse(item_hint, item, f"{path}[{index}]") for index, (item_hint, item) in pairs]
         return construct(base, (items,), {}, path)
 
     def _mapping(self, hint: Any, data: Any, path: str) -> dict[Any, Any]:
         if not isinstance(data, Mapping):
-            raise _wrong(path, hint, data, f"a mapping ({describe(hint)})")
+            raise wrong(path, hint, data, f"a mapping ({describe(hint)})")
         key_hint, value_hint = key_and_value_hints(hint)
         return {
             self.parse_key(key_hint, key, path): self.parse(value_hint, value, join(path, key))
@@ -185,7 +185,7 @@ class Parser:
         if isinstance(data, declared):
             return data
         if not isinstance(data, Mapping):
-            raise _wrong(path, hint, data, f"a mapping for {describe(hint)}")
+            raise wrong(path, hint, data, f"a mapping for {describe(hint)}")
         cls = self._class_of(declared, data, path) if issubclass(declared, Registered) else declared
         hints, known = field_hints(cls), init_fields(cls)
         self.check_keys(cls, data, path)
@@ -245,15 +245,3 @@ def _require_all(cls: Any, values: Mapping[str, Any], path: str) -> None:
     ]
     if missing:
         raise ConfigError(f"{path or cls.__name__}: {cls.__name__} is missing the fields {listed(missing)}")
-
-
-def _wrong(path: str, hint: Any, data: Any, expected: str) -> ConfigError:
-    return ConfigError(f"{path or describe(hint)}: expected {expected}, got {shown(data)}")
-
-
-def _fits_none(members: Sequence[Any], data: Any, path: str, errors: Sequence[ConfigError]) -> ConfigError:
-    if len(errors) == 1:
-        return errors[0]
-    expected = " | ".join(map(describe, members))
-    details = "".join(f"\n  {error}" for error in errors)
-    return ConfigError(f"{path or expected}: expected {expected}, got {shown(data)}{details}")

@@ -48,7 +48,7 @@ def checked_ids(names: Iterable[str], where: str) -> tuple[str, ...]:
     Raises:
         ConfigError: There is no such finding.
     """
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Iterable):
         raise ConfigError(f"{where}: expected a list of ids, got {names!r}; write [{names!r}]")
     ids = []
     for name in names:

@@ -26,7 +26,7 @@ class LogFileHandler(logging.FileHandler):
     """Appends records to a file; a disk that fails is reported once, on stderr, and not for every record."""
 
     def __init__(self, path: Path):
-        super().__init__(path, mode="a", encoding="utf-8")
+        super().__init__(path, mode="a", encoding="utf-8", errors="backslashreplace")
         self.setLevel(logging.INFO)
         self.setFormatter(logging.Formatter(_FILE_FORMAT))
         self._has_failed = False

@@ -14,7 +14,7 @@ import msgspec
 
 from trackside.errors import ConfigError
 from trackside.files import write_atomically
-from trackside.logger.tool import LoggerTool, LoggerToolsConfig, tool_directory
+from trackside.logger.tool import LoggerTool, LoggerToolsConfig, check_folder, tool_directory
 
 if TYPE_CHECKING:
     from trackside.logger.logger import Logger
@@ -32,6 +32,10 @@ class FileLoggerConfig(LoggerToolsConfig):
     def __post_init__(self):
         if self.file_format not in ("csv", "jsonl"):
             raise ConfigError(f"FileLoggerConfig.file_format is {self.file_format!r}. Use 'csv' or 'jsonl'.")
+
+    def check_usable(self, has_folder: bool) -> None:
+        """The tables need a folder."""
+        check_folder(has_folder, "FileLoggerConfig")
 
     def create(self, logger: "Logger") -> "FileLogger":
         """Make the tool; needs a `log_path`."""

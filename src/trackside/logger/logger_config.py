@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 
 from trackside.config import ConfigDict
@@ -18,15 +19,19 @@ class LoggerConfig(ConfigDict):
     log_path: Path | None = None
     """The run's directory; `{time}` in it becomes the time of the start; None keeps nothing on disk."""
     log_tools: list[LoggerToolsConfig] = field(default_factory=list)
-    """The tools that get every row, in addition to the event file."""
+    """The tools that get every row, in addition to the event file; one alone is a list of one."""
     cmd_logging_name: str = "output"
     """The name of the log file in `log_path`, without its suffix `.log`."""
 
     def __post_init__(self):
         if self.log_path is not None:
             self.log_path = Path(self.log_path).expanduser()
+            if "\0" in str(self.log_path):
+                raise ConfigError(f"the run's folder is {str(self.log_path)!r}, and no path has a NUL in it; remove it")
+        if isinstance(self.log_tools, LoggerToolsConfig):  # one alone is a list of one, as with callbacks
+            self.log_tools = [self.log_tools]
         cadence = self.log_every_n_steps
-        if not isinstance(cadence, int) or isinstance(cadence, bool) or cadence < 1:
+        if not isinstance(cadence, Integral) or isinstance(cadence, bool) or cadence < 1:
             raise ConfigError(
                 f"LoggerConfig.log_every_n_steps is {cadence!r}. Use a whole number of steps, at least 1."
             )

@@ -11,7 +11,12 @@ from trackside.errors import ConfigError
 from trackside.events import EventWriter, NullEventWriter
 from trackside.files import write_atomically
 from trackside.logger.console import LogOutput
-from trackside.run_layout import CONFIG_FILE_NAME, event_file_name, log_file_name
+from trackside.run_layout import (
+    CONFIG_FILE_NAME,
+    WHERE_A_RUN_IS_GIVEN_ITS_FOLDER,
+    event_file_name,
+    log_file_name,
+)
 
 
 def fill_in_time(path: Path, timestamp: float) -> Path:
@@ -69,10 +74,7 @@ class RunDirectory:
             self._log_output = LogOutput(log_file, to_console=process_index == 0)
         except OSError as error:
             self.events.close()
-            raise ConfigError(
-                f"LoggerConfig.log_path is {str(path)!r}, which cannot be used: {error}. Choose a directory that can "
-                "be created and written to, or None to keep nothing on disk."
-            ) from error
+            raise unusable_folder(path, error) from error
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the configuration file; a kill leaves the old or the new one."""
@@ -95,3 +97,11 @@ def to_plain_config(config: Any) -> Any:
     if isinstance(config, list | tuple):
         return [to_plain_config(value) for value in config]
     return config
+
+
+def unusable_folder(path: Path | None, error: Exception) -> ConfigError:
+    """The error for a run's folder that cannot be made or written to."""
+    return ConfigError(
+        f"the run's folder {str(path)!r} cannot be used: {error}. Choose a directory that can be created and written "
+        f"to ({WHERE_A_RUN_IS_GIVEN_ITS_FOLDER}), or None to keep nothing on disk."
+    )

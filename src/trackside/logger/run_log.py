@@ -13,7 +13,7 @@ from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import EventFileError
-from trackside.events import EventWriter, NullEventWriter, read_events
+from trackside.events import EventWriter, NullEventWriter, read_events, to_unicode, with_unicode_names
 from trackside.findings import FactCollector, RunFacts
 from trackside.logger.environment import gather_environment
 from trackside.logger.redact import redact
@@ -232,7 +232,11 @@ class RunLog:
             epoch: The epoch that they belong to.
             mode: What they were measured in, such as `train` or `val`.
         """
-        self._events.write_metrics(values, step, epoch, mode)
+        try:
+            self._events.write_metrics(values, step, epoch, mode)
+        except UnicodeEncodeError:
+            values, mode = with_unicode_names(values), to_unicode(mode)
+            self._events.write_metrics(values, step, epoch, mode)
         self._pass_on(values, step, epoch, mode)
 
     def _pass_on(self, values: dict[str, float], step: int, epoch: int, mode: str) -> None:
@@ -253,7 +257,12 @@ class RunLog:
             rows: The numbers by name, the step and the epoch of each.
             mode: As for `write_metrics`.
         """
-        self._events.write_metrics_rows(rows, mode)
+        try:
+            self._events.write_metrics_rows(rows, mode)
+        except UnicodeEncodeError:
+            rows = [(with_unicode_names(values), step, epoch) for values, step, epoch in rows]
+            mode = to_unicode(mode)
+            self._events.write_metrics_rows(rows, mode)
         if self._has_readers(mode):
             for row in rows:
                 self._pass_on(*row, mode)
@@ -265,7 +274,11 @@ class RunLog:
             columns: The rows.
             mode: As for `write_metrics`.
         """
-        self._events.write_metrics_columns(columns, mode)
+        try:
+            self._events.write_metrics_columns(columns, mode)
+        except UnicodeEncodeError:
+            self.write_metrics_rows(columns.rows(), mode)
+            return
         if self._has_readers(mode):
             for row in columns.rows():
                 self._pass_on(*row, mode)

@@ -14,7 +14,7 @@ import numpy as np
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
-from trackside.logger.tool import LoggerTool, LoggerToolsConfig, tool_directory
+from trackside.logger.tool import LoggerTool, LoggerToolsConfig, check_folder, tool_directory
 from trackside.optional import require
 
 if TYPE_CHECKING:
@@ -35,8 +35,13 @@ class TensorBoardLoggerConfig(LoggerToolsConfig):
     see them at once."""
 
     def __post_init__(self):
-        if self.flush_secs <= 0:
+        if not self.flush_secs > 0:
             raise ConfigError(f"TensorBoardLoggerConfig.flush_secs is {self.flush_secs!r}. Use a number above 0.")
+
+    def check_usable(self, has_folder: bool) -> None:
+        """The files need a folder, and the package that writes them."""
+        check_folder(has_folder, "TensorBoardLoggerConfig")
+        require("tensorboardX", "TensorBoardLoggerConfig")
 
     def create(self, logger: "Logger") -> "TensorBoardLogger":
         """Make the tool; needs a `log_path`."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
+from trackside.run_layout import WHERE_A_RUN_IS_GIVEN_ITS_FOLDER
 
 if TYPE_CHECKING:
     from trackside.logger.logger import Logger
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True)
 class LoggerToolsConfig(ConfigDict):
     """Base of the configs of logging tools, which the `Logger` creates."""
+
+    def check_usable(self, has_folder: bool) -> None:
+        """Raise if the tool cannot work, before anything of the run is written.
+
+        Args:
+            has_folder: Whether the run has a folder.
+        """
 
     def create(self, logger: "Logger") -> "LoggerTool":
         """Make the tool.
@@ -102,6 +110,20 @@ class LoggerTool(abc.ABC):
         """
 
 
+def check_folder(has_folder: bool, tool: str) -> None:
+    """Raise if the run of a tool that cannot do without a folder has none.
+
+    Args:
+        has_folder: Whether it has one.
+        tool: What the tool's config is called.
+    """
+    if not has_folder:
+        raise ConfigError(
+            f"{tool} writes files, and the run has no folder. Give it one ({WHERE_A_RUN_IS_GIVEN_ITS_FOLDER}), or "
+            f"take {tool} out of the run's tools."
+        )
+
+
 def tool_directory(logger: "Logger", log_dir: str, tool: str) -> Path:
     """The directory of a tool that cannot do without one.
 
@@ -113,9 +135,6 @@ def tool_directory(logger: "Logger", log_dir: str, tool: str) -> Path:
     Raises:
         ConfigError: The run has no `log_path`.
     """
-    if logger.log_path is None:
-        raise ConfigError(
-            f"{tool} writes files, and LoggerConfig.log_path is None. Set log_path to the run's directory, "
-            f"or take {tool} out of log_tools."
-        )
+    check_folder(logger.log_path is not None, tool)
+    assert logger.log_path is not None
     return logger.log_path / log_dir

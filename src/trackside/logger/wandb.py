@@ -61,8 +61,12 @@ class WandBLoggerConfig(LoggerToolsConfig):
         if self.mode not in _MODES:
             raise ConfigError(f"WandBLoggerConfig.mode is {self.mode!r}. Use one of {', '.join(map(repr, _MODES))}.")
         for name in ("init_timeout_s", "finish_timeout_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise ConfigError(f"WandBLoggerConfig.{name} is {getattr(self, name)!r}. Use seconds above 0.")
+
+    def check_usable(self, has_folder: bool) -> None:
+        """The package has to be there."""
+        require("wandb", "WandBLoggerConfig")
 
     def create(self, logger: "Logger") -> "WandBLogger":
         """Make the tool. Without a `log_path`, what W&B keeps on disk goes to a new temporary directory."""
@@ -99,7 +103,7 @@ class WandBLogger(LoggerTool):
             return
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="trackside-wandb-"))
-            LOGGER.info("Without log_path, the files of the W&B run are in %s.", directory)
+            LOGGER.info("The run has no folder; the files of its W&B run are in %s.", directory)
         self.directory = directory
         (directory / "wandb").mkdir(parents=True, exist_ok=True)
         # On this thread, since it changes environment variables; and with a cache that is not below the user's home.

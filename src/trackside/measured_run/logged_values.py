@@ -351,8 +351,8 @@ class _TorchValue:
 
 def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        if not isinstance(name, str):
-            raise MetricError(f"run.log: expected names that are strings, got {name!r}")
+        if not isinstance(name, str) or not name:
+            raise MetricError(f"run.log: expected names that are strings, such as 'loss', got {name!r}")
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}/")
         else:

@@ -58,6 +58,8 @@ def measure_batches(loader: Any, passes: Passes) -> Any:
             return loader
         # By an earlier run, as in a cell of a notebook that is run again.
         loader = loader._loader if isinstance(loader, MeasuredBatches) else loader._iterator
+    if isinstance(loader, type):
+        raise DataError(f"run.batches: expected an iterable of batches, got the class {loader.__name__}; call it")
     if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
         raise DataError(
             f"run.batches: {type(loader).__name__} cannot be iterated over; give an iterable of batches, such as a "

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 import jax
 
-from trackside.callbacks import Callback, CallbackConfig, CallbackList
+from trackside.callbacks import CallbackList
+from trackside.callbacks.callback_list import CallbackArgument, listed_callbacks
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError, MetricError
 from trackside.findings import Finding
@@ -79,13 +80,15 @@ class MeasuredRun:
         resume: bool = False,
         start_step: int = 0,
         num_steps: int | None = None,
-        callbacks: Iterable[Callback | CallbackConfig] = (),
+        callbacks: CallbackArgument = (),
         progress: bool = False,
         max_recompiles: int = -1,
         silence_findings: Iterable[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ):
-        silenced = checked_ids(list(silence_findings), "silence_findings")
+        silenced = checked_ids(silence_findings, "silence_findings")
+        callbacks = listed_callbacks(callbacks)  # now, while nothing is written yet
+        config = None if config is None else plain_config(config)
         if start_step < 0:
             raise ConfigError(f"start_step: expected a number of steps, got {start_step}")
         self.is_entered = False
@@ -132,7 +135,7 @@ class MeasuredRun:
         config: Any,
         continues: bool,
         start_step: int,
-        callbacks: Iterable[Callback | CallbackConfig],
+        callbacks: CallbackArgument,
         progress: bool,
         max_recompiles: int,
         silenced: Iterable[str],
@@ -156,7 +159,7 @@ class MeasuredRun:
         self._end = RunEnd(logger, meter, self._callbacks, self._bar, self._time, clock)
         logger.log_environment({"loop": OWN_LOOP})
         if config is not None:
-            logger.log_config(plain_config(config))
+            logger.log_config(config)
         if silenced or log.facts().silenced:
             log.write("silence", findings=list(silenced))
         if continues:
@@ -186,7 +189,7 @@ class MeasuredRun:
         Raises:
             ConfigError: It is not callable.
         """
-        check_step(function, steps_per_call)
+        check_step(function, steps_per_call, name)
         if getattr(function, "measured_by", None) is self._book:
             self._book.say_once("run.step: this function is wrapped already; it is measured once")
             return function

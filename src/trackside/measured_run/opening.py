@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trackside.callbacks import Callback, CallbackConfig
+from trackside.callbacks.callback_list import CallbackArgument
+from trackside.config.declared_types import check_types
+from trackside.errors import ConfigError
 from trackside.logger import LoggerConfig, LoggerToolsConfig
 from trackside.measured_run.measured_run import MeasuredRun
 
@@ -16,8 +18,8 @@ def run(
     resume: bool = False,
     start_step: int = 0,
     num_steps: int | None = None,
-    tools: Iterable[LoggerToolsConfig] = (),
-    callbacks: Iterable[Callback | CallbackConfig] = (),
+    tools: LoggerToolsConfig | Iterable[LoggerToolsConfig] = (),
+    callbacks: CallbackArgument = (),
     progress: bool = False,
     max_recompiles: int = -1,
     silence_findings: Iterable[str] = (),
@@ -43,9 +45,17 @@ def run(
     Raises:
         ConfigError: The folder is in use by another run, or an argument cannot work.
     """
+    check_types(
+        run, path=path, resume=resume, start_step=start_step, num_steps=num_steps, progress=progress,
+        max_recompiles=max_recompiles,
+    )  # fmt: skip
+    if num_steps is not None and num_steps < 1:
+        raise ConfigError(f"num_steps: expected a positive number, or None; got {num_steps}")
+    if max_recompiles < -1:
+        raise ConfigError(f"max_recompiles: expected 0 or more, or -1 for never; got {max_recompiles}")
     folder = None if path is None else Path(path)
     return MeasuredRun(
-        LoggerConfig(log_path=folder, log_tools=list(tools)),
+        LoggerConfig(log_path=folder, log_tools=_listed_tools(tools)),
         config,
         resume,
         start_step,
@@ -55,3 +65,12 @@ def run(
         max_recompiles,
         silence_findings,
     )
+
+
+def _listed_tools(given: Any) -> list[LoggerToolsConfig]:
+    """The configs of tools that a user gave; one alone is a list of one."""
+    several: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for one in several:
+        if not isinstance(one, LoggerToolsConfig):
+            raise ConfigError(f"tools: expected configs of tools such as FileLoggerConfig(), got {one!r}")
+    return several

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -24,18 +25,20 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 """What JAX and XLA have no place for in the name of a program, as in that of a lambda. Nor do they keep a last `_`."""
 
 
-def check_step(function: Any, steps_per_call: Any) -> None:
+def check_step(function: Any, steps_per_call: Any, name: Any = "") -> None:
     """Check what a user wants to have measured.
 
     Raises:
-        ConfigError: It is no function, or does not make a number of steps.
+        ConfigError: It is no function, does not make a number of steps, or cannot be called so.
     """
     if not callable(function):
         raise ConfigError(
             f"run.step: expected a function, got {function!r}; give the function itself, as in run.step(train_step)"
         )
-    if not isinstance(steps_per_call, int) or steps_per_call < 0:
+    if not isinstance(steps_per_call, Integral) or isinstance(steps_per_call, bool) or steps_per_call < 0:
         raise ConfigError(f"steps_per_call: expected a number of steps, 0 or more; got {steps_per_call!r}")
+    if not isinstance(name, str):
+        raise ConfigError(f"run.step: name={name!r}: expected text, or leave it out for the name of the function")
 
 
 @dataclass(eq=False)

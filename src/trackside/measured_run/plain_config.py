@@ -21,6 +21,8 @@ def plain_config(config: Any) -> ConfigDict | Mapping[str, Any]:
         return config
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return dataclasses.asdict(config)
+    if isinstance(config, type):
+        raise ConfigError(f"config: expected a config, got the class {config.__name__}; write {config.__name__}(...)")
     try:
         return dict(vars(config))
     except TypeError:

@@ -33,13 +33,17 @@ def choose_run_folder(
         The config with the folder that was chosen, and whether the run in it is continued.
 
     Raises:
-        ConfigError: A training is running in the folder.
+        ConfigError: A training is running in the folder, or a tool cannot work with it.
+        MissingExtraError: The package of a tool is not installed.
     """
+    if processes.is_main:  # which alone has tools
+        for tool in config.log_tools:
+            tool.check_usable(config.log_path is not None)
     if config.log_path is None:
         return config, False
     now = processes.broadcast(int(clock.timestamp())) if "{time}" in str(config.log_path) else 0
     wanted = fill_in_time(config.log_path, now)
-    number = processes.main_decides(lambda: _choose_number(wanted, resume), f"log_path {wanted}")
+    number = processes.main_decides(lambda: _choose_number(wanted, resume), f"run {wanted}")
     if number == 0:
         return replace(config, log_path=wanted), True
     return replace(config, log_path=numbered(wanted, number)), False
@@ -65,11 +69,11 @@ def check_still_free(path: Path, processes: Processes) -> None:
     def check() -> int:
         if holds_rows(path, "leg"):
             raise ConfigError(
-                f"log_path: another training has begun in {path} since this trainer was built; build the trainer again"
+                f"{path}: another training has begun there since this trainer was built; build the trainer again"
             )
         return 0
 
-    processes.main_decides(check, f"log_path {path}")
+    processes.main_decides(check, f"run {path}")
 
 
 def _choose_number(wanted: Path, resume: str) -> int:

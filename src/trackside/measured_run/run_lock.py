@@ -10,6 +10,7 @@ import time
 from typing import Self
 
 from trackside.errors import ConfigError
+from trackside.logger.run_directory import unusable_folder
 from trackside.run_layout import LOCK_FILE_NAME
 
 LOGGER = logging.getLogger(__name__)
@@ -33,8 +34,11 @@ class RunLock:
     def __enter__(self) -> Self:
         if self._folder is None:
             return self
-        self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._folder / LOCK_FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._folder / LOCK_FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise unusable_folder(self._folder, error) from error
         self._descriptor = descriptor
         try:
             _lock(descriptor, self._folder)

@@ -1,19 +1,17 @@
 """A loop of the user's own as callbacks see it: what they may ask of a trainer, as far as there is an answer."""
 
-from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from trackside.callbacks import (
     EMA,
     Callback,
-    CallbackConfig,
     EarlyStopping,
     LearningRateMonitor,
     ModelCheckpoint,
     ProgressBarCallback,
 )
 from trackside.callbacks.callback import hears_steps
-from trackside.callbacks.callback_list import bind_callbacks
+from trackside.callbacks.callback_list import CallbackArgument, bind_callbacks
 from trackside.errors import ConfigError
 from trackside.logger import Logger
 from trackside.logger.run_log import RunLog
@@ -87,7 +85,7 @@ class RunView:
         raise ConfigError(f"callbacks: one of them asks for trainer.{what}, which a loop of your own does not have")
 
 
-def bind_to_loop(given: Iterable[Callback | CallbackConfig], view: RunView) -> list[Callback]:
+def bind_to_loop(given: CallbackArgument, view: RunView) -> list[Callback]:
     """Callbacks that run in a loop of the user's own.
 
     Args:

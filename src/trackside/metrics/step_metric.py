@@ -71,8 +71,8 @@ def split_log_modes(metrics: Any) -> tuple[dict[str, StepMetric], dict[str, tupl
         )
     arrays, modes = {}, {}
     for name, metric in metrics.items():
-        if not isinstance(name, str):
-            raise MetricError(f"metrics: expected strings as names, got {name!r}")
+        if not isinstance(name, str) or not name:
+            raise MetricError(f"metrics: expected strings as names, such as 'accuracy', got {name!r}")
         if isinstance(metric, StepMetric):
             arrays[name] = metric
             continue

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from trackside.config.wording import did_you_mean
 from trackside.optional import require
 from trackside.runs.metric_blocks import is_given
 
@@ -44,7 +45,8 @@ class MetricTable:
         try:
             return self._columns[name]
         except KeyError:
-            raise KeyError(f"no metric {name!r}; there are {', '.join(map(repr, self._columns)) or 'none'}") from None
+            known = ", ".join(map(repr, self._columns)) or "none"
+            raise KeyError(f"no metric {name!r}; there are {known}.{did_you_mean(name, self._columns)}") from None
 
     def present(self, name: str) -> np.ndarray:
         """The indices of the rows that have a metric, also of those that have it as NaN or infinite.
@@ -95,3 +97,12 @@ class MetricTable:
             for index in range(max(len(self) - _NUM_SHOWN, 0), len(self))
         ]
         return f"{html_table(['step', 'epoch', *names], rows)}<p>{len(self):,} rows; these are the last</p>"
+
+
+class MetricModes(dict[str, MetricTable]):
+    """The metrics of a run by mode. One that is not there is an error that says where to look."""
+
+    def __missing__(self, mode: Any) -> MetricTable:
+        holders = [known for known, table in self.items() if mode in table]
+        where = f" It is a metric: write metrics[{holders[0]!r}][{mode!r}]." if holders else did_you_mean(mode, self)
+        raise KeyError(f"no mode {mode!r}; there are {', '.join(map(repr, self)) or 'none'}.{where}")

@@ -136,7 +136,7 @@ class Plots:
         course = LedgerCourse.of(self._run.metrics.get("time"))
         if course is None:
             raise ConfigError(
-                f"ledger: {self._run.name} has no two rows of where its time went; a training with a log_path writes "
+                f"ledger: {self._run.name} has no two rows of where its time went; a training with a folder writes "
                 "one with each log row"
             )
         ends, shares = course.shares(_MAX_INTERVALS)

@@ -6,6 +6,7 @@ from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
+from trackside.config.declared_types import check_types
 from trackside.errors import EventFileError, RunError
 from trackside.events import read_events
 from trackside.findings import Finding, RunFacts
@@ -13,20 +14,20 @@ from trackside.findings.silencing import checked_ids
 from trackside.profiling.first_step import TimeToFirstStep
 from trackside.profiling.ledger_totals import LedgerTotals
 from trackside.profiling.processor_use import ProcessorUse
-from trackside.run_layout import CONFIG_FILE_NAME, event_file_name
+from trackside.run_layout import CONFIG_FILE_NAME
 from trackside.runs.captures import locate_capture
 from trackside.runs.facts_of_run import facts_of_rows, with_step_time
 from trackside.runs.frames import frame_of
 from trackside.runs.host_collector import HostCollector
 from trackside.runs.hosts import HostTable, host_table
 from trackside.runs.logged_step_times import StepTimes, step_times_of
-from trackside.runs.metric_table import MetricTable
+from trackside.runs.metric_table import MetricModes, MetricTable
 from trackside.runs.notebook import html_run
 from trackside.runs.plots import Plots
 from trackside.runs.process_file import ProcessFile
 from trackside.runs.row_collector import RowCollector
 from trackside.runs.run_axes import RunAxes, axes_of
-from trackside.runs.run_folders import event_files, process_index_of
+from trackside.runs.run_folders import event_files, process_index_of, why_no_run
 from trackside.runs.run_legs import Leg, legs_of
 from trackside.runs.run_problems import problems_of
 from trackside.runs.run_status import DEAD, NOT_STARTED, RUNNING, UNKNOWN, is_held, status_of
@@ -46,15 +47,13 @@ def open_run(path: str | os.PathLike[str], silence: Iterable[str] = ()) -> "Run"
         ConfigError: There is no finding of such an id.
         RunError: There is no run.
     """
+    check_types(open_run, path=path)
     given = Path(path)
     folder = given.parent if process_index_of(given) is not None else given
-    run = Run(folder, checked_ids(silence, "silence"))
-    if not run.process_indices:
-        raise RunError(
-            f"path: there is no run at {str(given)!r}, which has no {event_file_name(0)}; give the folder that a "
-            "training had as its LoggerConfig.log_path, or one of the event files in it"
-        )
-    return run
+    silenced = checked_ids(silence, "silence")
+    if not event_files(folder):
+        raise RunError(why_no_run(given))
+    return Run(folder, silenced)
 
 
 class Run:
@@ -168,7 +167,7 @@ class Run:
     @cached_property
     def metrics(self) -> Mapping[str, MetricTable]:
         """The metrics by mode: `train`, `val`, `train_epoch`, `time` and so on."""
-        return {mode: store.table() for mode, store in self._rows.metrics.items()}
+        return MetricModes({mode: store.table() for mode, store in self._rows.metrics.items()})
 
     @cached_property
     def ledger(self) -> LedgerTotals | None:

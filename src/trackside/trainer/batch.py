@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trackside.errors import DataError
+from trackside.errors import ConfigError, DataError
+from trackside.text import a_type
 from trackside.trainer.torch_batches import is_tensor
 from trackside.tree_paths import leaf_path
 
@@ -136,3 +137,15 @@ class DataloaderModule:
     train_dataloader: Iterable | None = None
     val_dataloader: Iterable | dict[str, Iterable] | None = None
     test_dataloader: Iterable | dict[str, Iterable] | None = None
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raise if something has no loaders. It need not be a `DataloaderModule`: any object with the same names will do.
+
+    Raises:
+        ConfigError: It says what to write.
+    """
+    if not hasattr(dataset, "train_dataloader"):
+        raise ConfigError(
+            f"dataset: expected a DataloaderModule, got {a_type(dataset)}; write DataloaderModule(train_dataloader=...)"
+        )

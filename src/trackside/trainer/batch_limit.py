@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from trackside.config.declared_types import check_types, check_value
 from trackside.errors import ConfigError
 from trackside.measured_run.batch_size import batch_size
 from trackside.text import count, num_bytes, wrap
@@ -194,6 +195,8 @@ def _multiple(engine: Engine) -> int:
 def _check(engine: Engine, limit_bytes: int | None, max_size: int | None, max_compiles: int, multiple: int) -> None:
     if engine.debug:
         raise ConfigError("largest_batch: with debug=True nothing is compiled; build a trainer without it")
+    check_value(float | None, limit_bytes, "limit_bytes")  # 16e9 is well understood
+    check_types(_check, max_size=max_size, max_compiles=max_compiles)
     if limit_bytes is not None and limit_bytes <= 0:
         raise ConfigError(f"limit_bytes: expected a positive number of bytes, got {limit_bytes}")
     if max_size is not None and max_size < multiple:

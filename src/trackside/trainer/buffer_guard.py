@@ -58,15 +58,29 @@ class BufferGuard:
             for leaf in jax.tree.leaves(batch)
             if isinstance(leaf, np.ndarray) and leaf.size
         )
-        if any(addresses & recent for recent, _ in self._recent):
+        reused = [at for at, (recent, _) in enumerate(self._recent) if addresses & recent]
+        if reused:
             self.copies = True
-            if self._num_seen > self._num_in_flight + 1:
-                LOGGER.warning(
-                    "the loader began to reuse the memory of its batches at batch %d: the batch before it may have "
-                    "been overwritten while it was trained on; from here on batches are copied",
-                    self._num_seen,
-                )
+            self._warn(self._num_seen - len(self._recent) + reused[0])
         self._recent.append((addresses, batch))
+
+    def _warn(self, first_reused: int) -> None:
+        """Say which batches may have been overwritten: those after the first may follow it before this one is used."""
+        first, last = max(first_reused, self._first_at_risk), self._num_seen - 1
+        if first > last:
+            return
+        which = f"batch {last}" if first == last else f"batches {first} to {last}"
+        LOGGER.warning(
+            "the loader began to reuse the memory of its batches at batch %d: %s may have been overwritten while "
+            "in use; from here on batches are copied",
+            self._num_seen,
+            which,
+        )
+
+    @property
+    def _first_at_risk(self) -> int:
+        """The first batch that was neither copied nor trained on before the next was asked for, from 1."""
+        return self._num_in_flight + 1
 
 
 class AheadGuard(BufferGuard):
@@ -94,6 +108,10 @@ class AheadGuard(BufferGuard):
         if not self.copies:
             self._look_at(batch)
         return jax.tree.map(_copied_anywhere, batch) if is_unknown or self.copies else batch
+
+    @property
+    def _first_at_risk(self) -> int:
+        return self._num_in_flight + 2  # those on probation are copied, and one more
 
     def _has_given_up_last(self) -> bool:
         last = self._recent[-1][1] if self._recent else ()

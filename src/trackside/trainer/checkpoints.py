@@ -17,7 +17,7 @@ from trackside.logger.run_log import RunLog
 from trackside.processes import Processes
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import CHECKPOINTING, RESTORING
-from trackside.run_layout import CHECKPOINTS_FOLDER
+from trackside.run_layout import CHECKPOINTS_FOLDER, WHERE_A_RUN_IS_GIVEN_ITS_FOLDER
 from trackside.trainer import saved_training
 from trackside.trainer.checkpoint_store import CheckpointStore
 from trackside.trainer.engine import Engine
@@ -67,7 +67,8 @@ class Checkpoints:
         if directory is None:
             if self._run_log.path is None:
                 raise CheckpointError(
-                    "no folder for checkpoints: set LoggerConfig.log_path, or name a directory for the checkpoints"
+                    f"no folder for checkpoints: give the run one ({WHERE_A_RUN_IS_GIVEN_ITS_FOLDER}), or name a "
+                    "directory for the checkpoints"
                 )
             directory = self._run_log.path / CHECKPOINTS_FOLDER
         path = pathlib.Path(directory).absolute()

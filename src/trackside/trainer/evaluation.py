@@ -20,8 +20,8 @@ from trackside.metrics import MetricLayout, Metrics
 from trackside.schedule import NEVER
 from trackside.trainer.buffer_guard import AheadGuard, BufferGuard
 from trackside.trainer.engine import Engine
+from trackside.trainer.first_look import FirstLook
 from trackside.trainer.fused_evaluation import FusedEvaluation, choose_batches_per_call
-from trackside.trainer.loaders import open_loader
 from trackside.trainer.read_ahead import NOT_AHEAD, STOP_TIMEOUT_S, AheadPlan, ReadAhead
 from trackside.trainer.train_state import Carry
 
@@ -65,6 +65,7 @@ class Evaluator:
         layout: MetricLayout,
         tracked: Callable[[Iterable], Iterable] = iter,
         name: str = "data_loader",
+        first_look: FirstLook | None = None,
     ) -> Metrics:
         """Metrics over all batches of a loader, on the device.
 
@@ -74,10 +75,11 @@ class Evaluator:
             layout: The metrics of the evaluation step.
             tracked: Shows the progress of the iterator that it is given.
             name: What the loader is called in errors.
+            first_look: Who has looked at the loader before.
         """
         carry = carry._replace(opt_state=None)
         vector = self._engine.fresh_vector(layout)
-        with self._opened(loader, name) as opened:
+        with self._opened(loader, name, first_look) as opened:
             batches = self._checked(tracked(opened), name)
             fused = self._fused_for(layout, carry)
             if fused is not None:
@@ -121,9 +123,9 @@ class Evaluator:
         return self._fused[layout]
 
     @contextlib.contextmanager
-    def _opened(self, loader: Iterable, name: str) -> Iterator[Iterator]:
+    def _opened(self, loader: Iterable, name: str, first_look: FirstLook | None) -> Iterator[Iterator]:
         """The batches of a loader, read ahead if that is wanted and can help."""
-        iterator = open_loader(loader, name)
+        iterator = (first_look or FirstLook()).open(loader, name)[1]
         if not self._reads_ahead(loader):
             yield iterator
             return
@@ -138,7 +140,9 @@ class Evaluator:
     def _reads_ahead(self, loader: Iterable) -> bool:
         return self._ahead.num_batches > 0 and not isinstance(loader, list | tuple)
 
-    def predict(self, carry: Carry, loader: Iterable, predict_step: Callable) -> Any:
+    def predict(
+        self, carry: Carry, loader: Iterable, predict_step: Callable, first_look: FirstLook | None = None
+    ) -> Any:
         """The model's outputs for all examples of this process's loader, as numpy arrays.
 
         An output that is a single number for a batch gives an array with one number for each batch.
@@ -150,7 +154,7 @@ class Evaluator:
             return self._engine.compile_predict(predict_step, is_split)
 
         in_flight: deque[tuple[Any, Any]] = deque()
-        with self._opened(loader, "data_loader") as opened:
+        with self._opened(loader, "data_loader", first_look) as opened:
             batches = self._checked(opened, "data_loader")
             for batch, call in self._calls_for(batches, loader, ("predict", predict_step), build, in_flight):
                 output = call(carry, batch)

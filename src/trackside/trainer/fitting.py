@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from trackside.callbacks import Callback, CallbackConfig, CallbackList, ModelCheckpoint
-from trackside.callbacks.callback_list import bind_callbacks
+from trackside.callbacks import Callback, CallbackList, ModelCheckpoint
+from trackside.callbacks.callback_list import CallbackArgument, bind_callbacks
 from trackside.errors import ConfigError
 from trackside.measured_run.in_ledger import accounting
 from trackside.profiling.ledger_totals import SETUP
@@ -21,7 +21,7 @@ def fit(
     num_epochs: int | None,
     num_train_steps: int | None,
     steps_per_epoch: int | None,
-    callbacks: Iterable[Callback | CallbackConfig] | None,
+    callbacks: CallbackArgument,
 ) -> dict[str, dict[str, float]]:
     """Train with more callbacks than those of the config; one epoch unless told otherwise.
 

@@ -1,6 +1,7 @@
 """How far a training goes."""
 
 from dataclasses import dataclass
+from numbers import Integral
 
 from trackside.errors import ConfigError, DataError
 from trackside.schedule import NEVER
@@ -40,8 +41,11 @@ class Goal:
             )
         named = {"num_epochs": num_epochs, "num_train_steps": num_train_steps, "steps_per_epoch": steps_per_epoch}
         for name, value in named.items():
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
                 raise ConfigError(f"{name}: expected a positive whole number, got {value!r}")
+        num_epochs, num_train_steps, steps_per_epoch = (
+            None if value is None else int(value) for value in (num_epochs, num_train_steps, steps_per_epoch)
+        )
         if loader_length == 0:
             raise DataError("train_loader: it is empty (its length is 0)")
         return cls(num_epochs, num_train_steps, steps_per_epoch or loader_length, steps_per_epoch is not None)

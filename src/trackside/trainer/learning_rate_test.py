@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -91,8 +92,8 @@ def _check(lowest: float | None, highest: float | None, num_steps: int) -> None:
     check_number("highest", highest, above=0.0, optional=True)
     if lowest is not None and highest is not None and not lowest < highest:
         raise ConfigError(f"highest: expected a learning rate above lowest={lowest}, got {highest}")
-    if num_steps < _LEAST_STEPS:
-        raise ConfigError(f"num_steps: expected {_LEAST_STEPS} or more, got {num_steps}")
+    if not isinstance(num_steps, Integral) or num_steps < _LEAST_STEPS:
+        raise ConfigError(f"num_steps: expected {_LEAST_STEPS} or more, got {num_steps!r}")
 
 
 # --- the optimizer ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ def open_loader(loader: Iterable, what: str) -> Iterator:
 
     Batches of PyTorch's loaders have numpy arrays in place of tensors.
     """
+    if isinstance(loader, type):
+        raise DataError(f"{what}: expected an iterable of batches, got the class {loader.__name__}; call it")
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise DataError(f"{what}: expected an iterable of batches, got {a_type(loader)}")
     if found := _whole_data(loader):
@@ -75,9 +77,22 @@ def is_repeatable(loader: Any) -> bool:
     return isinstance(loader, list | tuple) or is_in_order or _epoch_setter(loader) is not None
 
 
+def restarts(loader: Any, iterator: Iterator) -> bool:
+    """Whether a loader is known to begin again from its start, however far one of its iterators was read.
+
+    Args:
+        loader: The loader.
+        iterator: What it gave when it was opened.
+    """
+    is_indexed = hasattr(loader, "__getitem__") and hasattr(loader, "__len__")
+    has_workers = gives_tensors(loader) and getattr(loader, "num_workers", 0) > 0  # who have copies of the data set
+    return is_indexed or has_workers or has_position(iterator) or _epoch_setter(loader) is not None
+
+
 def has_position(source: Any) -> bool:
     """Whether a loader or an iterator can say where it is and be put there."""
-    return _getter(source) is not None and _setter(source) is not None
+    is_class = isinstance(source, type)  # given in place of a loader by mistake, which opening it will say
+    return not is_class and _getter(source) is not None and _setter(source) is not None
 
 
 def get_position(source: Any) -> Any:

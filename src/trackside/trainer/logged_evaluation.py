@@ -1,7 +1,7 @@
 """Evaluations of a trainer's model, with their hooks and their log rows."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from trackside.callbacks import CallbackList
@@ -9,7 +9,7 @@ from trackside.errors import DataError
 from trackside.measured_run.batch_size import loader_length
 from trackside.metrics import Metrics, to_host_metrics
 from trackside.profiling.ledger_totals import LOGGING, VALIDATION
-from trackside.trainer.loaders import decode_position, get_position, has_position, open_loader, set_position
+from trackside.trainer.first_look import NO_BATCH
 from trackside.trainer.overridable import OwnHooks
 from trackside.trainer.training_ledger import write_ledger_again
 
@@ -83,7 +83,7 @@ def evaluate_and_log(
         logger.start_epoch(epoch, step, mode)
         metrics: dict[str, Any] = {}
         for name, loader in (loaders if isinstance(loaders, dict) else {"": loaders}).items():
-            values = to_host_metrics(evaluate_loader(trainer, loader, mode, epoch))
+            values = to_host_metrics(evaluate_loader(trainer, loader, mode, epoch, name))
             metrics.update({f"{name}_{key}" if name else key: value for key, value in values.items()})
         metrics = logger.complete_metrics(metrics)
         on_end(metrics)
@@ -98,7 +98,9 @@ def evaluate_and_log(
     return metrics
 
 
-def evaluate_loader(trainer: "TrainerModule", loader: Iterable, mode: str = "", epoch: int = -1) -> Metrics:
+def evaluate_loader(
+    trainer: "TrainerModule", loader: Iterable, mode: str = "", epoch: int = -1, name: str = ""
+) -> Metrics:
     """Evaluate on one data set, without logging.
 
     Args:
@@ -106,6 +108,7 @@ def evaluate_loader(trainer: "TrainerModule", loader: Iterable, mode: str = "", 
         loader: The batches.
         mode: What the progress bar shows.
         epoch: What the progress bar shows next to it.
+        name: The loader's name among several.
 
     Returns:
         The metrics, on the device.
@@ -116,7 +119,25 @@ def evaluate_loader(trainer: "TrainerModule", loader: Iterable, mode: str = "", 
         return trainer.tracker(batches, desc=desc, total=loader_length(loader), leave=False, delay=1.0)
 
     carry, layout = trainer.engine.to_evaluate(trainer.progress.carry), trainer.init_eval_metrics().layout
-    return trainer.evaluator.evaluate(carry, loader, layout, tracked, f"{mode}_loader" if mode else "data_loader")
+    argument = f"{mode}_loader" if mode else "data_loader"
+    return trainer.evaluator.evaluate(carry, loader, layout, tracked, _named(argument, name), trainer.first_look)
+
+
+def check_not_empty(loaders: Loaders | None, argument: str) -> None:
+    """Raise if there is nothing to evaluate on, as far as can be said without reading a batch.
+
+    Args:
+        loaders: The batches, a dict of loaders, or None.
+        argument: What the user calls them.
+    """
+    named = loaders if isinstance(loaders, dict) else {} if loaders is None else {"": loaders}
+    if isinstance(loaders, dict) and not loaders:
+        raise DataError(f"{argument}: it is a dict without loaders; leave it out, or give each loader a name in it")
+    for name, loader in named.items():
+        if loader_length(loader) == 0:
+            raise DataError(
+                f"{_named(argument, name)}: it is empty (its length is 0); leave it out, or give it batches"
+            )
 
 
 def try_one_batch(trainer: "TrainerModule", val_loader: Loaders) -> dict[str, float] | None:
@@ -129,21 +150,21 @@ def try_one_batch(trainer: "TrainerModule", val_loader: Loaders) -> dict[str, fl
     Returns:
         The metrics that a validation will have, with the values of that batch; None if no batch was read.
     """
+    check_not_empty(val_loader, "val_loader")
     loaders = val_loader if isinstance(val_loader, dict) else {"": val_loader}
-    if not loaders:
-        raise DataError("val_loader: it is a dict without loaders; leave it out, or give each loader a name in it")
-    loader = next(iter(loaders.values()))
+    name, loader = next(iter(loaders.items()))
     layout = trainer.init_eval_metrics().layout
     with trainer.ledger.spend(VALIDATION):
-        before = get_position(loader) if has_position(loader) else None
-        iterator = open_loader(loader, "val_loader")
-        if iterator is loader:
+        if isinstance(loader, Iterator):
             return None
-        first = next(iterator, None)
-        if before is not None:
-            set_position(loader, decode_position(before))
-        batches = [] if first is None else [first]
-        metrics = trainer.evaluator.evaluate(trainer.progress.carry, batches, layout, name="val_loader")
+        first = trainer.first_look.look(loader, _named("val_loader", name))
+        batches = [] if first is NO_BATCH else [first]
+        metrics = trainer.evaluator.evaluate(trainer.progress.carry, batches, layout, name=_named("val_loader", name))
         values = to_host_metrics(metrics)
         named = {f"{key}_{name}" if key else name: value for key in loaders for name, value in values.items()}
         return trainer.logger.preview_metrics(named, "val")
+
+
+def _named(argument: str, name: str) -> str:
+    """What a loader is called in errors: its argument, and its name if it is one of several."""
+    return f"{argument}[{name!r}]" if name else argument

@@ -116,7 +116,9 @@ class TrainLoop:
         self._boundaries = [self._val_plan, At(plan.goal.last_step), callbacks]
         progress.cursor.place_in_epochs(plan.goal.steps_per_epoch)
         progress.totals.use_layout(plan.layout)
-        progress.data.connect(plan.loader, plan.goal, self._inflight.limit, self._inflight.most, plan.ahead)
+        progress.data.connect(
+            plan.loader, plan.goal, self._inflight.limit, self._inflight.most, plan.ahead, plan.first_look
+        )
         instruments.measurements.begin(plan.layout, self._fresh_vector)
 
     def _build_feed(

@@ -1,7 +1,7 @@
 """What the training loop is given: a plan, and the instruments that watch it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from trackside.clock import SYSTEM_CLOCK, Clock
@@ -10,6 +10,7 @@ from trackside.measured_run.progress_bar import ProgressBar, ProgressLines
 from trackside.measured_run.step_meter import StepMeter
 from trackside.metrics import MetricLayout
 from trackside.profiling.sentinel import RecompileSentinel
+from trackside.trainer.first_look import FirstLook
 from trackside.trainer.goal import Goal
 from trackside.trainer.measurements import TrainMeasurements
 from trackside.trainer.read_ahead import NOT_AHEAD, AheadPlan
@@ -30,6 +31,8 @@ class LoopPlan:
     steps_per_call: StepsPerCall = PLAIN
     ahead: AheadPlan = NOT_AHEAD
     """How many batches are read ahead."""
+    first_look: FirstLook = field(default_factory=FirstLook)
+    """Who has looked at the loader before."""
     log_every_n_steps: int = -1
     check_val_every_n_steps: int = -1
     check_val_every_n_epoch: int = -1

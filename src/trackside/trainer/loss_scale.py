@@ -36,7 +36,7 @@ class LossScaleConfig(ConfigDict):
                 f"LossScaleConfig: expected 0 < smallest <= initial <= largest, got {self.smallest}, {self.initial}, "
                 f"{self.largest}"
             )
-        if self.factor <= 1:
+        if not self.factor > 1:
             raise ConfigError(f"LossScaleConfig.factor: expected more than 1, got {self.factor}")
         if self.growth_interval < 1:
             raise ConfigError(

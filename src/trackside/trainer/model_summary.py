@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 
+from trackside.config.declared_types import check_types
+from trackside.errors import ConfigError
 from trackside.measured_run.batch_size import batch_size
 from trackside.text import percent
 from trackside.trace.flop_table import FlopTable
@@ -97,6 +99,9 @@ def summarise_model(
             one of them.
         depth: How deep modules are shown; None for all.
     """
+    check_types(summarise_model, depth=depth)
+    if depth is not None and depth < 0:
+        raise ConfigError(f"depth: expected 0 or more, or None for all; got {depth}")
     tree = ModuleTree(_root_name(engine))
     _add_arrays(tree, carry)
     table, notes = _add_program(tree, engine, carry, batch, num_unrolled)

@@ -72,6 +72,8 @@ def to_precision(value: Any, name: str = "precision") -> PrecisionConfig | None:
 
 
 def _long_name(name: str, value: Any) -> str:
+    if isinstance(value, type | jnp.dtype):  # such as jnp.bfloat16
+        value = jnp.dtype(value).name
     if isinstance(value, str) and value.lower() in _NAMES:
         return _NAMES[value.lower()]
     raise ConfigError(

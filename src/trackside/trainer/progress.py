@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -136,6 +136,10 @@ class StageMetrics:
         return {
             "best": {name: spell_all(values) for name, values in self.best.items()},
             "best_rank": spell(self._best_rank),
+            "latest": {
+                stage: {"step": step, "metrics": spell_all(_numbers(values))}
+                for stage, (step, values) in self._latest.items()
+            },
         }
 
     def restore(self, record: Mapping[str, Any]) -> None:
@@ -144,7 +148,8 @@ class StageMetrics:
         saved = record.get("best_rank")  # earlier versions ranked by the validation loss again
         loss = self.best.get("val", {}).get("loss", math.inf)
         self._best_rank = float(saved) if saved is not None else loss if math.isfinite(loss) else math.inf
-        self._latest = {}
+        latest = record.get("latest", {})  # of earlier versions there is none
+        self._latest = {stage: (one["step"], read_all(one["metrics"])) for stage, one in latest.items()}
 
 
 class Progress:
@@ -211,6 +216,11 @@ class Progress:
         self.time = TrainingTime.from_plain(record["time"])
         self.start_step = self.cursor.step
         self.step_program = record.get("step_program", "plain")  # earlier versions had no other
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics that are numbers. Hooks may add others, which nobody can read back."""
+    return {name: value for name, value in metrics.items() if np.ndim(value) == 0 and isinstance(value, SupportsFloat)}
 
 
 def spell(value: float) -> float | str:

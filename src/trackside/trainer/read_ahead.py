@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Integral
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -54,7 +55,7 @@ def check_ahead(name: str, value: Any, least: int, fix: str) -> None:
         least: The smallest that makes sense.
         fix: What to do instead.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name}: expected a whole number of at least {least}, got {value!r}; {fix}")
 
 

@@ -60,7 +60,7 @@ def _continue_without_checkpoint(trainer: "TrainerModule") -> None:
     if step == 0 and is_finished:
         raise CheckpointError(
             f"resume={trainer.trainer_config.resume!r}: {log.path} holds a finished run and no checkpoint to continue "
-            "from; choose another log_path, or set resume='never', which starts in a folder of its own"
+            "from; choose another folder for the run, or set resume='never', which starts in a folder of its own"
         )
     LOGGER.info("the run in %s continues from step %d%s", log.path, step, "" if step else ": it has no checkpoint")
     trainer.logger.rewind(step or -1)  # of a training that begins again, rows before its first step go as well

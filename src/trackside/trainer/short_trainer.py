@@ -4,8 +4,7 @@
 """
 
 import inspect
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,18 +12,21 @@ from typing import Any, Literal
 import jax
 import optax
 
-from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, ModelCheckpoint
+from trackside.callbacks import CheckpointConfig, ModelCheckpoint
+from trackside.callbacks.callback_list import CallbackArgument
+from trackside.config.declared_types import check_types
 from trackside.errors import ConfigError, DataError
 from trackside.logger import FileLoggerConfig, LoggerConfig
 from trackside.logger.run_log import without_opening_runs
 from trackside.measured_run.batch_size import batch_size
 from trackside.measured_run.run_folder import holds_run
 from trackside.processes import JAX_PROCESSES
-from trackside.trainer.batch import DataloaderModule
+from trackside.trainer.batch import DataloaderModule, check_dataset
 from trackside.trainer.batch_limit import BatchLimit
+from trackside.trainer.first_look import NO_BATCH, FirstLook
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer
-from trackside.trainer.loaders import decode_position, get_position, has_position, open_loader, set_position
+from trackside.trainer.loaders import has_position
 from trackside.trainer.logged_evaluation import Loaders
 from trackside.trainer.loss_trainer import Loss, LossTrainer, Spec, parameters_of
 from trackside.trainer.model_summary import ModelSummary
@@ -82,6 +84,9 @@ class Trainer:
         prefetch_batches: int | None = None,
     ):
         _check_arguments(model, loss_fn, optimizer)
+        if predict_fn is not None:
+            _check_takes_three("predict_fn", predict_fn)
+        check_types(Trainer.__init__, run=run, config=config, parallel=parallel, inputs=inputs, predict_fn=predict_fn)
         self._model = FunctionModel(*model) if _are_functions(model) else model
         self._loss = Loss(loss_fn, predict_fn)
         self._optimizer = optimizer.gradient_transformation() if isinstance(optimizer, optax.MultiSteps) else optimizer
@@ -99,6 +104,7 @@ class Trainer:
         self._module: LossTrainer | None = None
         self._preview: LossTrainer | None = None
         self._only_looks = False
+        self._first_look = FirstLook()
 
     @property
     def module(self) -> TrainerModule:
@@ -127,6 +133,7 @@ class Trainer:
             self._preview = None
             self._module = self._build(batch, validates)
             self._module.resumes_by_itself = self._run is not None
+            self._module.first_look = self._first_look
         return self._module
 
     def _build(self, batch: Any, validates: bool) -> "LossTrainer":
@@ -135,6 +142,7 @@ class Trainer:
 
     def set_dataset(self, dataset: DataloaderModule) -> None:
         """Set the loaders that `fit` uses where it is given none."""
+        check_dataset(dataset)
         self._dataset = dataset
 
     def fit(
@@ -146,7 +154,7 @@ class Trainer:
         num_epochs: int | None = None,
         num_train_steps: int | None = None,
         steps_per_epoch: int | None = None,
-        callbacks: Iterable[Callback | CallbackConfig] | None = None,
+        callbacks: CallbackArgument = None,
     ) -> dict[str, dict[str, float]]:
         """Train. One epoch unless told otherwise; the arguments and results are those of `TrainerModule.fit`."""
         train_loader = self._dataset.train_dataloader if train_loader is None else train_loader
@@ -155,7 +163,7 @@ class Trainer:
             raise ConfigError("train_loader: there is none; pass one, or set the loaders with set_dataset before")
         if self._module is None or self._only_looks:
             self._module, self._only_looks = None, False
-            batch, train_loader = _look_at_first(train_loader, "train_loader")
+            batch = self._look(train_loader, "train_loader")
             # The losses of several validation sets have names of their own, among which none is the one to go by.
             self.build(batch, validates=val_loader is not None and not isinstance(val_loader, dict))
         return self.module.fit(
@@ -182,12 +190,9 @@ class Trainer:
             if not loader:
                 raise DataError("loader: it is a dict without loaders; the first batch shows the shapes of the model")
             first = next(iter(loader))
-            batch, one = _look_at_first(loader[first], f"loader {first!r}")
-            loader = {**loader, first: one}
-            self._build_to_look(batch)
+            self._build_to_look(self._look(loader[first], f"loader[{first!r}]"))
         elif self._module is None:
-            batch, loader = _look_at_first(loader, "loader")
-            self._build_to_look(batch)
+            self._build_to_look(self._look(loader, "loader"))
         return self.module.eval_model(loader, mode, self.module.epoch)
 
     def predict(self, loader: Iterable) -> Any:
@@ -196,8 +201,7 @@ class Trainer:
         Before `fit`, the model is that of `evaluate`. An output that is one number for a batch gives one per batch.
         """
         if self._module is None:
-            batch, loader = _look_at_first(loader, "loader")
-            self._build_to_look(batch)
+            self._build_to_look(self._look(loader, "loader"))
         return self.module.predict(loader)
 
     def summary(self, loader: Iterable | None = None, *, depth: int | None = None) -> ModelSummary:
@@ -260,12 +264,20 @@ class Trainer:
             loader = self._dataset.train_dataloader if loader is None else loader
             if loader is None:
                 raise ConfigError("loader: there is none; pass one, or call build with a batch before")
-            batch, rest = _look_at_first(loader, "loader")
-            if rest is not loader:
+            if isinstance(loader, Iterator) and not has_position(loader):
                 raise DataError("loader: its batches can be read only once; pass a list of some, or call build before")
+            batch = self._look(loader, "loader")
             with without_opening_runs():
                 self._preview = self._build(batch, validates=False)
         return self._preview
+
+    def _look(self, loader: Iterable, name: str) -> Any:
+        """The first batch of a loader, which shows the shapes of the model; whoever opens the loader has it, too."""
+        first = self._first_look.look(loader, name)
+        if first is NO_BATCH:
+            raise DataError(f"{name}: it has no batches; the first one shows the shapes of the model")
+        batch_size(first)  # raises if it is no batch, before the model fails on it
+        return first
 
     def _build_to_look(self, batch: Any) -> None:
         """Build the full trainer with the weights of the run in the folder, if there is one, which is left alone."""
@@ -314,13 +326,7 @@ def _is_unfinished(run: Path) -> bool:
 
 
 def _check_arguments(model: Any, loss_fn: Any, optimizer: Any) -> None:
-    if not callable(loss_fn):
-        raise ConfigError(f"loss_fn: expected a function loss_fn(model, batch, rng), got {loss_fn!r}")
-    if (taken := parameters_of(loss_fn)) and not _takes_three(taken):
-        raise ConfigError(
-            f"loss_fn: expected it to take model, batch and rng, as in loss_fn(model, batch, rng); it takes "
-            f"({', '.join(taken)})"
-        )
+    _check_takes_three("loss_fn", loss_fn)
     if model is None:
         raise ConfigError(
             "model: expected a model, a class, a function that builds one, or (init_fn, apply_fn); got None"
@@ -333,6 +339,16 @@ def _check_arguments(model: Any, loss_fn: Any, optimizer: Any) -> None:
         )
 
 
+def _check_takes_three(name: str, function: Any) -> None:
+    if not callable(function):
+        raise ConfigError(f"{name}: expected a function {name}(model, batch, rng), got {function!r}")
+    if (taken := parameters_of(function)) and not _takes_three(taken):
+        raise ConfigError(
+            f"{name}: expected it to take model, batch and rng, as in {name}(model, batch, rng); it takes "
+            f"({', '.join(taken)})"
+        )
+
+
 def _takes_three(parameters: Mapping[str, inspect.Parameter]) -> bool:
     """Whether a function can be called with three arguments."""
     kinds = [one.kind for one in parameters.values()]
@@ -342,19 +358,3 @@ def _takes_three(parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 def _are_functions(model: Any) -> bool:
     return isinstance(model, tuple) and len(model) == 2 and all(inspect.isroutine(one) for one in model)
-
-
-def _look_at_first(loader: Iterable, name: str) -> tuple[Any, Iterable]:
-    """The first batch of a loader, and the loader with all of its batches still to come."""
-    before = get_position(loader) if has_position(loader) else None
-    iterator = open_loader(loader, name)
-    try:
-        first = next(iterator)
-    except StopIteration:
-        raise DataError(f"{name}: it has no batches; the first one shows the shapes of the model") from None
-    batch_size(first)  # raises if it is no batch, before the model fails on it
-    if before is not None:
-        set_position(loader, decode_position(before))
-    elif iterator is loader:
-        return first, itertools.chain([first], iterator)
-    return first, loader

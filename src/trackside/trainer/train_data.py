@@ -15,13 +15,13 @@ from typing import Any
 from trackside.errors import DataError
 from trackside.trainer.buffer_guard import AheadGuard, BufferGuard
 from trackside.trainer.cursor import Cursor
+from trackside.trainer.first_look import FirstLook
 from trackside.trainer.goal import Goal
 from trackside.trainer.loaders import (
     decode_position,
     get_position,
     has_position,
     is_repeatable,
-    open_loader,
     set_epoch,
     set_position,
 )
@@ -54,6 +54,7 @@ class TrainData:
         self._goal: Goal | None = None
         self._is_stream = False
         self._plan = NOT_AHEAD
+        self._first_look = FirstLook()
         self._was_finished = False
         self._num_passes = 0  # of a stream, those that were begun
         self._num_in_flight = self._most_in_flight = 1
@@ -92,7 +93,15 @@ class TrainData:
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    def connect(self, loader: Iterable, goal: Goal, num_in_flight: int, most_in_flight: int, plan: AheadPlan) -> None:
+    def connect(
+        self,
+        loader: Iterable,
+        goal: Goal,
+        num_in_flight: int,
+        most_in_flight: int,
+        plan: AheadPlan,
+        first_look: FirstLook,
+    ) -> None:
         """Say which loader the training reads.
 
         Args:
@@ -101,11 +110,12 @@ class TrainData:
             num_in_flight: How many calls may be under way while the loader makes the next batch.
             most_in_flight: How many may be later, when all batches are copied that the loader could write into.
             plan: How many batches to read ahead.
+            first_look: Who has looked at the loader before.
         """
         if loader is not self._loader:
             self._let_go()
             self._iterator, self.follows_training = None, False
-        self._loader, self._plan = loader, plan
+        self._loader, self._plan, self._first_look = loader, plan, first_look
         self._num_in_flight, self._most_in_flight = num_in_flight, most_in_flight
         self._goal, self._is_stream = goal, goal.is_stream
 
@@ -168,30 +178,31 @@ class TrainData:
 
     def _open_iterator(self, cursor: Cursor) -> None:
         before = self._iterator
-        self._iterator = open_loader(self._loader, "train_loader")
+        self._iterator, batches = self._first_look.open(self._loader, "train_loader")
         is_same = self._iterator is before and not self._is_exhausted
         # A batch that was looked at belongs to an iterator that has no end of its own and is read on.
         is_held = is_same and self._looked_ahead is not None
         if self._plan.num_batches:
-            self._open_ahead(is_same)
+            self._open_ahead(batches, is_same)
         elif not is_held:
             self._let_go()
-            self.batches = self._iterator
+            self.batches = batches
         self._looked_ahead = self._looked_ahead if is_held else None
         self.guard = BufferGuard(() if self._ahead is not None else self._loader, self._num_in_flight)
         self._opened_at_step, self._is_exhausted, self._was_finished = cursor.step, False, False
 
-    def _open_ahead(self, is_same: bool) -> None:
+    def _open_ahead(self, batches: Iterator, is_same: bool) -> None:
         """Have somebody who reads ahead.
 
         Args:
+            batches: Where the batches come from.
             is_same: Whether the iterator was read before, so that what was read ahead of it comes first.
         """
         if self._ahead is None or not is_same or not self._ahead.has_unread:
             source = self._positioned
             get = partial(get_position, source) if has_position(source) else None
             guard = AheadGuard(self._loader, self._most_in_flight + self._plan.num_batches)
-            self._ahead = ReadAhead(self._iterator, get, guard, self._plan, self.follows_training)
+            self._ahead = ReadAhead(batches, get, guard, self._plan, self.follows_training)
         self.batches = self._ahead
 
     def _hand_back(self, ahead: ReadAhead) -> None:

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from trackside.trainer.optimizer_call import optimizer_update
+
 
 class Carry(NamedTuple):
     """All that changes from step to step, as plain containers of arrays.
@@ -59,9 +61,7 @@ class TrainState:
             loss: The loss, for optimizers that go by it, such as `optax.contrib.reduce_on_plateau`.
             changes: Other fields to change.
         """
-        takes_more = loss is not None and isinstance(self.tx, optax.GradientTransformationExtraArgs)
-        more = {"value": loss} if takes_more else {}
-        updates, opt_state = self.tx.update(grads, self.opt_state, self.params, **more)
+        updates, opt_state = optimizer_update(self.tx, grads, self.opt_state, self.params, loss)
         params = optax.apply_updates(self.params, updates)
         return self.replace(step=self.step + 1, params=params, opt_state=opt_state, **changes)
 

@@ -11,10 +11,11 @@ import optax
 from jax.sharding import Mesh
 
 from trackside.callbacks import Callback, CallbackConfig, CallbackList, ModelCheckpoint, ProgressBarCallback
-from trackside.callbacks.callback_list import bind_callbacks
+from trackside.callbacks.callback_list import CallbackArgument, bind_callbacks
 from trackside.callbacks.trainer_view import Keep
 from trackside.clock import SYSTEM_CLOCK, Clock
-from trackside.config import ConfigDict
+from trackside.config.parse import STRICT, parse
+from trackside.errors import ConfigError
 from trackside.findings import Finding
 from trackside.logger.run_log import RunLog
 from trackside.measured_run.batch_size import loader_length
@@ -27,17 +28,18 @@ from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import CHECKPOINTING, RESTORING, SETUP, VALIDATION, LedgerTotals
 from trackside.trainer import parameter_table
 from trackside.trainer.announcement import announce
-from trackside.trainer.batch import DataloaderModule
+from trackside.trainer.batch import DataloaderModule, check_dataset
 from trackside.trainer.batch_limit import BatchLimit, find_largest_batch, num_batches_held
 from trackside.trainer.checkpoints import Checkpoints
 from trackside.trainer.compile_cache import CompileCache
+from trackside.trainer.first_look import FirstLook
 from trackside.trainer.fitting import fit
 from trackside.trainer.goal import Goal
 from trackside.trainer.learning_rate_curve import LearningRateTest
 from trackside.trainer.learning_rate_test import MakeOptimizer, find_learning_rate
 from trackside.trainer.loaders import restore_loaders
 from trackside.trainer.loading import build_from_checkpoint, load_own, load_positions, load_pretrained, store_to_load
-from trackside.trainer.logged_evaluation import Loaders, evaluate_and_log, run_test, try_one_batch
+from trackside.trainer.logged_evaluation import Loaders, check_not_empty, evaluate_and_log, run_test, try_one_batch
 from trackside.trainer.loop_plan import LoopPlan
 from trackside.trainer.model_summary import ModelSummary, summarise_model
 from trackside.trainer.models import ModelConfig
@@ -93,6 +95,8 @@ class TrainerModule(Overridable):
         self.dataset: DataloaderModule | None = None
         self.model: Any = None
         self.status = ""
+        self.first_look = FirstLook()
+        """Loaders of which a first batch was looked at, and that are not open yet."""
         self.resumes_by_itself = False
         """Whether the same command resumes this run whatever `resume` says, as that of the short trainer does."""
         self.ledger_totals: LedgerTotals | None = None
@@ -112,9 +116,10 @@ class TrainerModule(Overridable):
         self._pruned_state: Any = None
         self._evaluation_params: Callable[[Any], Any] | None = None
         with accounting(self.ledger), self.ledger.spend(SETUP):
-            self.trainer_config = ConfigDict.from_dict(TrainerConfig, trainer_config)
-            self.model_config = ConfigDict.from_dict(ModelConfig, model_config)
-            self.optimizer_config = ConfigDict.from_dict(OptimizerConfig, optimizer_config)
+            self.trainer_config = parse(TrainerConfig, trainer_config, STRICT, "trainer_config")
+            self.model_config = parse(ModelConfig, model_config, STRICT, "model_config")
+            _refuse_optax(optimizer_config)
+            self.optimizer_config = parse(OptimizerConfig, optimizer_config, STRICT, "optimizer_config")
             set_up(self, mesh)
 
     # --- set-up -------------------------------------------------------------------------------------------------------
@@ -261,6 +266,7 @@ class TrainerModule(Overridable):
 
     def set_dataset(self, dataset: DataloaderModule) -> None:
         """Set the loaders of the trainer and of its callbacks."""
+        check_dataset(dataset)
         self.dataset = dataset
         for callback in self.callbacks:
             callback.set_dataset(dataset)
@@ -294,6 +300,8 @@ class TrainerModule(Overridable):
         """
         begin_ledger(self)
         goal = Goal.of(num_epochs, num_train_steps, steps_per_epoch, loader_length(train_loader))
+        for argument, loaders in (("val_loader", val_loader), ("test_loader", test_loader)):
+            check_not_empty(loaders, argument)
         self.checkpoint_callback = next((one for one in self.callbacks if isinstance(one, ModelCheckpoint)), None)
         return Training(self, goal, train_loader, val_loader, test_loader).run()
 
@@ -306,7 +314,7 @@ class TrainerModule(Overridable):
         num_epochs: int | None = None,
         num_train_steps: int | None = None,
         steps_per_epoch: int | None = None,
-        callbacks: Iterable[Callback | CallbackConfig] | None = None,
+        callbacks: CallbackArgument = None,
     ) -> dict[str, dict[str, float]]:
         """Train as `train_model`, with more callbacks than those of the config; one epoch unless told otherwise.
 
@@ -317,7 +325,7 @@ class TrainerModule(Overridable):
             num_epochs: As in `train_model`.
             num_train_steps: As in `train_model`.
             steps_per_epoch: As in `train_model`.
-            callbacks: A list or `CallbackList` of callbacks or configs of them, called after those of the config.
+            callbacks: Callbacks or configs of them, called after those of the config: one, a list or a `CallbackList`.
         """
         given = DataloaderModule(train_loader, val_loader, test_loader)
         return fit(self, given, num_epochs, num_train_steps, steps_per_epoch, callbacks)
@@ -399,7 +407,7 @@ class TrainerModule(Overridable):
         """
         carry = self.engine.to_evaluate(self.progress.carry)
         with self.ledger.spend(VALIDATION):
-            return self.evaluator.predict(carry, data_loader, self._predict_step)
+            return self.evaluator.predict(carry, data_loader, self._predict_step, self.first_look)
 
     @property
     def shows_bar(self) -> bool:
@@ -599,3 +607,11 @@ class TrainerModule(Overridable):
             test_loader: Set to the position under `test`, if given.
         """
         restore_loaders(state_dict, {"train": train_loader, "val": val_loader, "test": test_loader})
+
+
+def _refuse_optax(optimizer_config: Any) -> None:
+    if isinstance(optimizer_config, optax.GradientTransformation):
+        raise ConfigError(
+            "optimizer_config: expected an OptimizerConfig, got an optax optimizer; write OptimizerConfig(name=...), "
+            "or set self.tx and self.schedule in an init_optimizer of your own. trackside.Trainer takes it as it is"
+        )

@@ -2,14 +2,17 @@
 
 import os
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
 from trackside.callbacks import CallbackConfig
+from trackside.callbacks.callback_list import listed_callbacks
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError, MetricError
 from trackside.findings.silencing import checked_ids
 from trackside.logger import LoggerConfig
 from trackside.metrics import check_log_modes
+from trackside.schedule import check_interval
 from trackside.trainer.models.remat import check_policy
 from trackside.trainer.parameter_groups import check_patterns
 from trackside.trainer.precision import PrecisionConfig, to_precision
@@ -59,7 +62,7 @@ class TrainerConfig(ConfigDict):
     logger: LoggerConfig | None = field(default_factory=LoggerConfig)
     """The logger; None keeps no rows, neither on disk nor in tools."""
     callbacks: list[CallbackConfig] = field(default_factory=list)
-    """Callbacks, in the order in which they are called."""
+    """Callbacks, in the order in which they are called; one alone is a list of one."""
     seed_eval: int = 0
     """Seed of evaluation, so that models with randomness in evaluation give the same metrics each time."""
     resume: Literal["never", "auto", "must"] = "never"
@@ -97,6 +100,15 @@ class TrainerConfig(ConfigDict):
     """Findings that are not reported, by id, such as `input-bound`; reports only count them."""
 
     def __post_init__(self) -> None:
+        self.callbacks = listed_callbacks(self.callbacks)  # type: ignore[assignment] - callbacks themselves, too
+        if isinstance(self.logger, str | os.PathLike):
+            path = os.fspath(self.logger)
+            raise ConfigError(
+                f"logger: expected a LoggerConfig or None, got {path!r}; write LoggerConfig(log_path={path!r})"
+            )
+        for name in ("seed", "seed_eval"):
+            if not -(2**63) <= getattr(self, name) < 2**63:
+                raise ConfigError(f"{name}: expected a number of at most 64 bits, got {getattr(self, name)}")
         self.precision = to_precision(self.precision)
         check_patterns("remat", self.remat)
         check_policy(self.remat_policy)
@@ -115,13 +127,14 @@ class TrainerConfig(ConfigDict):
             )
         for name in ("max_inflight_steps", "steps_per_call"):
             value = getattr(self, name)
-            if value != "auto" and (not isinstance(value, int) or value < 1):
+            if value != "auto" and (not isinstance(value, Integral) or value < 1):
                 raise ConfigError(f"{name}: expected a positive number, or 'auto'; got {value!r}")
         check_ahead("prefetch_batches", self.prefetch_batches, 0, "set it to 0 to read no batch ahead")
         check_ahead("prefetch_max_bytes", self.prefetch_max_bytes, 1, f"{DEFAULT_MAX_BYTES:_} is 1 GiB")
-        for name in ("check_val_every_n_epoch", "check_val_every_n_steps"):
-            if getattr(self, name) == 0 or getattr(self, name) < -1:
-                raise ConfigError(f"{name}: expected a positive number, or -1 for never; got {getattr(self, name)}")
+        for name in ("check_val_every_n_epoch", "check_val_every_n_steps", "watchdog_timeout_s"):
+            check_interval(name, getattr(self, name))
+        if self.max_recompiles < -1:
+            raise ConfigError(f"max_recompiles: expected 0 or more, or -1 for any number; got {self.max_recompiles}")
         for name in ("default_train_log_modes", "intermediates_log_modes"):
             try:
                 check_log_modes(getattr(self, name), name)

@@ -289,6 +289,7 @@ class Training:
             trainer.engine.mesh.size == 1 and not any(callback.acts_on_steps for callback in hooks.on_step),
             steps_per_call,
             AheadPlan(config.prefetch_batches, config.prefetch_max_bytes, send),
+            trainer.first_look,
             log_every_n_steps=trainer.logger.config.log_every_n_steps if trainer.logs_rows else -1,
             check_val_every_n_steps=config.check_val_every_n_steps if validates else -1,
             check_val_every_n_epoch=config.check_val_every_n_epoch if validates else -1,

@@ -88,11 +88,17 @@ def test_class_of_another_kind_is_refused_without_a_call(monkeypatch):
     assert calls == []
 
 
-@pytest.mark.parametrize(("model_class", "got"), [(None, "None"), ("Net", "'Net'"), (lambda config: 3, "3")])
+@pytest.mark.parametrize(("model_class", "got"), [(None, "None"), (lambda config: 3, "3")])
 def test_what_is_no_model_is_refused(model_class, got):
-    """Neither a name nor a function that returns something else is a model."""
+    """Neither nothing nor a function that returns something else is a model."""
     with pytest.raises(ConfigError, match=f"model.*: expected a class of flax.linen.*got {got}$"):
         build_adapter(ModelConfig(model_class=model_class))
+
+
+def test_a_name_is_no_model():
+    """In Python, a name stands for nothing."""
+    with pytest.raises(ConfigError, match=r"model_class: expected a function or class, got 'Net'"):
+        ModelConfig(model_class="Net")
 
 
 def test_apply_completes_the_mutable_collections(adapter, variables):

@@ -44,7 +44,7 @@ def build(summary: RunSummary, rows: MetricTable | None) -> Section:
     """
     ledger = summary.ledger
     if ledger is None or ledger.wall_s <= 0:
-        hint = joined("There is no ledger yet. A training with a log_path writes one about every ten seconds.")
+        hint = joined("There is no ledger yet. A training with a folder writes one about every ten seconds.")
         return Section("time", "Where the time went", missing=[hint])
     content = [panel("In total", _totals_table(ledger))]
     charts = []

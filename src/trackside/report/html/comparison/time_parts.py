@@ -16,7 +16,7 @@ def build(comparison: Comparison) -> Section:
     if not comparison.parts:
         text = "Captures do not record the loop; compare the runs."
         if comparison.before.kind == "run":
-            text = "Both runs need a ledger. A training with a log_path writes one about every ten seconds."
+            text = "Both runs need a ledger. A training with a folder writes one about every ten seconds."
         return Section("time", "Where the time went", missing=[joined(text)])
     # Compile time is divided by all steps of a run: it would dwarf the rest, and a longer run has less of it per step.
     parts = sorted((one for one in comparison.parts if one.name != COMPILE), key=_size, reverse=True)
