@@ -1,4 +1,4 @@
-"""Step times: percentiles over undisturbed steps, and how many steps were left out."""
+"""Step times: percentiles over clean steps, and how many steps were left out."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

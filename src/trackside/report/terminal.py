@@ -117,7 +117,7 @@ def _timers(timers: Mapping[str, Mapping[str, Any]], width: int) -> list[Text]:
 def _steps(summary: RunSummary, width: int) -> list[Text]:
     times = summary.step_time
     if times is None:
-        return labelled("step time", ["not known: no undisturbed step was timed"], width)
+        return labelled("step time", ["not known: no clean step was timed"], width)
     return labelled("step time", _step_lines(times), width)
 
 

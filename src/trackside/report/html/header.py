@@ -102,7 +102,8 @@ def _speed_tiles(summary: RunSummary) -> Iterator[Html]:
         explanation = "Over intervals without warm-up, compilation, captures, validation or checkpoints."
         yield tile(term("Step time", explanation), seconds(times.p50_s), f"median; p95 {seconds(times.p95_s)}")
     if ledger is not None and ledger.wall_s > 0 and ledger.num_steps:
-        rates = [f"{three_digits(ledger.samples_per_second)} examples/s"] if ledger.num_samples else []
+        rates = ["overall"]
+        rates += [f"{three_digits(ledger.samples_per_second)} examples/s"] if ledger.num_samples else []
         rates += [f"{three_digits(ledger.tokens_per_second)} tokens/s"] if ledger.num_tokens else []
         explanation = "Over the whole run, including set-up, compilation and everything else that is not a step."
         steps = f"{three_digits(ledger.steps_per_second)} steps/s"
