@@ -51,6 +51,26 @@ def test_edges_of_own_code_dominates(other_s: float, idle_s: float, expected: st
     assert (finding and finding.severity) == expected
 
 
+def test_a_wait_that_cannot_be_told_from_code_is_not_held_against_it() -> None:
+    """Of 92 s in which the device computes for 78, the code took 14 at least: the finding claims no more than that."""
+    facts = own({"other": 92.0}, busy_s=84.0, idle={"other": 14.0})
+    finding = own_code_dominates(facts)
+    assert finding is not None
+    assert finding.severity == "warning"
+    assert finding.title == "the device waits for your code between two steps, 14 % of the device's time"
+    assert finding.evidence["least_own_code_share"] == pytest.approx(0.14)
+    assert finding.evidence["most_own_code_share"] == pytest.approx(0.92)
+    assert finding.advice.startswith("if it reads values, as float(loss) does")
+
+
+def test_code_that_the_device_waits_for_all_the_time_is_no_wait() -> None:
+    """Where the device idles as long as the code takes, nothing is in doubt."""
+    finding = own_code_dominates(own({"other": 50.0}, busy_s=50.0, idle={"other": 45.0}))
+    assert finding is not None
+    assert finding.title == "the device waits for your code between two steps, which takes 50 % of the time"
+    assert finding.advice.startswith("put run.part(name)")
+
+
 def test_small_steps_are_not_the_fault_of_the_code_between_them() -> None:
     """What a call costs the host anyway has its own rule."""
     facts = own({"other": 5.0}, wall_s=10.0, num_steps=5000, busy_s=5.0, idle={"other": 5.0})

@@ -27,6 +27,12 @@ SEVERE_IDLE_FOR_OWN_CODE = 0.4
 MIN_WAIT = 0.1
 MIN_IDLE_AFTER_WAIT = 0.1
 SEVERE_IDLE_AFTER_WAIT = 0.4
+MAY_WAIT = 1.5
+"""If the code takes this many times as long as the device idles for it, some of that may be a wait for the device."""
+_ADVICE_ON_WAITS = (
+    "if it reads values, as float(loss) does, it waits for the device: give the array to run.log(loss=loss), which does "
+    "not, or put run.part('device_wait') around it; "
+)
 _EVALUATIONS = ("test",)
 """Parts that are no training, in which the device is busy with something else."""
 _BETWEEN_STEPS = (DATA_WAIT, HOST_TO_DEVICE, DISPATCH, LOGGING, OTHER)
@@ -75,13 +81,23 @@ def own_code_dominates(facts: RunFacts) -> Finding | None:
     idle_per_step_s = idle * time.observed_s / time.ledger.num_steps
     if idle_per_step_s <= MAX_CALL_COST_S:  # steps that are too small, which has its own rule
         return None
+    idle_s = idle * time.observed_s
+    # While the device computes, code that sleeps cannot be told from code that waits for the device.
+    may_wait = time.seconds(OTHER) > MAY_WAIT * idle_s
+    taken = f"{percent(idle)} of the device's time" if may_wait else f"which takes {time.share_text(share)}"
     return Finding(
         "own_code_dominates",
         severity_of(idle, SEVERE_IDLE_FOR_OWN_CODE),
-        f"the device waits for your code between two steps, which takes {time.share_text(share)}",
-        {"other_share": share, "device_idle_for_other_share": idle, "device_idle_per_step_s": idle_per_step_s},
-        "put run.part(name) around its blocks to see which of them takes long, run.part('device_wait') around values "
-        "that are read, such as float(loss); do it less often, on a thread, or inside of the jitted step",
+        f"the device waits for your code between two steps, {taken}",
+        {
+            "device_idle_for_other_share": idle,
+            "device_idle_per_step_s": idle_per_step_s,
+            **({"least_own_code_share": min(idle_s / time.total_s, share)} if may_wait else {}),
+            "most_own_code_share" if may_wait else "own_code_share": share,
+        },
+        (_ADVICE_ON_WAITS if may_wait else "")
+        + "put run.part(name) around its blocks to see which of them takes long; do it less often, on a thread, or "
+        "inside of the jitted step",
     )
 
 
