@@ -72,6 +72,7 @@ class FactCollector:
         self._loaders: dict[str, LoaderFacts] = {}
         self._can_fuse_steps: bool | None = None
         self._is_own_loop = False
+        self._eager_steps: dict[str, int] = {}
         self._operation_compile_s = 0.0
         self._data_wait_between_epochs_s = 0.0
         self._num_pauses = 0
@@ -121,6 +122,7 @@ class FactCollector:
             loaders=dict(self._loaders),
             can_fuse_steps=self._can_fuse_steps,
             is_own_loop=self._is_own_loop,
+            eager_steps=dict(self._eager_steps),
             operation_compile_s=self._operation_compile_s,
             data_wait_between_epochs_s=self._data_wait_between_epochs_s,
             num_pauses=self._num_pauses,
@@ -209,6 +211,7 @@ class FactCollector:
         if row.get("can_fuse_steps") is not None:
             self._can_fuse_steps = bool(row["can_fuse_steps"])
         self._is_own_loop = self._is_own_loop or row.get("loop") == OWN_LOOP
+        self._eager_steps |= {str(name): int(number) for name, number in (row.get("eager_steps") or {}).items()}
 
     def _add_tool(self, row: Mapping[str, Any]) -> None:
         name, tool = str(row["tool"]), msgspec.convert(row, ToolFacts)

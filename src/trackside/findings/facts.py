@@ -73,6 +73,8 @@ class RunFacts:
     """Whether the trainer makes one step in a call, and could make several."""
     is_own_loop: bool = False
     """Whether the loop is the user's, measured by `trackside.run`."""
+    eager_steps: Mapping[str, int] = field(default_factory=dict)
+    """Steps of such a loop that are not compiled, and how many different operations their first call compiled."""
     data_wait_between_epochs_s: float = 0.0
     """How long the loop waited for the first batch of an epoch, after the first epoch."""
     first_batch_s: float = 0.0

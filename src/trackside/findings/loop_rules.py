@@ -79,7 +79,7 @@ def input_bound(facts: RunFacts) -> Finding | None:
 def dispatch_bound(facts: RunFacts) -> Finding | None:
     """Steps are so small that starting them takes longer than computing them."""
     time = JudgedTime.of(facts)
-    if time is None:
+    if time is None or facts.eager_steps:  # those are slow to start however large they are, which has its own rule
         return None
     return _idle_between_calls(facts, time) or _tiny_steps(facts, time)
 

@@ -19,6 +19,8 @@ from trackside.profiling.ledger_totals import (
 )
 from trackside.text import percent
 
+MIN_EAGER = 0.3
+SEVERE_EAGER = 0.5
 MIN_PART = 0.2
 SEVERE_PART = 0.4
 MIN_OWN_CODE = 0.2
@@ -30,13 +32,37 @@ SEVERE_IDLE_AFTER_WAIT = 0.4
 MAY_WAIT = 1.5
 """If the code takes this many times as long as the device idles for it, some of that may be a wait for the device."""
 _ADVICE_ON_WAITS = (
-    "if it reads values, as float(loss) does, it waits for the device: give the array to run.log(loss=loss), which does "
-    "not, or put run.part('device_wait') around it; "
+    "if it reads values, as float(loss) does, it waits for the device: give the array to run.log(loss=loss), which "
+    "does not, or put run.part('device_wait') around it; "
 )
 _EVALUATIONS = ("test",)
 """Parts that are no training, in which the device is busy with something else."""
 _BETWEEN_STEPS = (DATA_WAIT, HOST_TO_DEVICE, DISPATCH, LOGGING, OTHER)
 """What the host could do while the device computes, if it did not wait for the device first."""
+
+
+def step_not_compiled(facts: RunFacts) -> Iterator[Finding]:
+    """A step runs as many single operations, each of which Python starts, instead of as one compiled program."""
+    time = JudgedTime.of(facts)
+    if time is None or not facts.eager_steps:
+        return
+    share = time.share(DISPATCH)
+    if share < MIN_EAGER:
+        return
+    for function, num_operations in facts.eager_steps.items():
+        yield Finding(
+            "step_not_compiled",
+            severity_of(share, SEVERE_EAGER),
+            f"{function} is not compiled: Python starts its operations one by one ({time.share_text(share)})",
+            {
+                "function": function,
+                "dispatch_share": share,
+                "dispatch_per_step_s": time.seconds(DISPATCH) / time.ledger.num_steps,
+                "num_different_operations": num_operations,
+            },
+            f"wrap it in jax.jit (nnx.jit for NNX, eqx.filter_jit for Equinox): run.step(jax.jit({function}))",
+            function,
+        )
 
 
 def part_dominates(facts: RunFacts) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 import functools
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +15,14 @@ from trackside.logger import Logger
 from trackside.measured_run.array_owners import owners_of
 from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.step_measurements import StepMeasurements
+from trackside.profiling.compiles import CompileEvent
 from trackside.profiling.signature import jitted_name, named_arguments
 from trackside.trace.flops import count_flops
 
 LOGGER = logging.getLogger(__name__)
 
+MIN_EAGER_OPERATIONS = 8
+"""A function around a compiled one may need a few operations of its own; fewer than these cost little."""
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 """What JAX and XLA have no place for in the name of a program, as in that of a lambda. Nor do they keep a last `_`."""
 
@@ -123,6 +126,7 @@ class OwnMeasurements(StepMeasurements):
         self._read_step = read_step
         self._device_kind = ""
         self._num_devices = 1
+        self._eager_steps: dict[str, int] = {}
 
     @property
     def current_step(self) -> int:
@@ -152,6 +156,18 @@ class OwnMeasurements(StepMeasurements):
         elif report is not None:
             self._device_kind = "host"
             self._logger.log_environment({"devices": ["host"], "backend": "cpu"})
+
+    def learn_eager(self, name: str, events: Iterable[CompileEvent]) -> None:
+        """Write down that a function is not compiled, if that is what its first call shows.
+
+        Args:
+            name: What it is called.
+            events: What that call has compiled: single operations of JAX alone, and many of them, if so.
+        """
+        is_operation = [event.is_operation for event in events]
+        if len(is_operation) >= MIN_EAGER_OPERATIONS and all(is_operation):
+            self._eager_steps[name] = len(is_operation)
+            self._logger.log_environment({"eager_steps": dict(self._eager_steps)})
 
     def exclude_time(self, seconds: float) -> None:
         """Leave time that just passed out of the logged step times."""
