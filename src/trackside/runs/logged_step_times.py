@@ -96,7 +96,9 @@ def step_times_of(
     for mode in _INTERRUPTING_MODES:
         if mode in metrics:  # they take place when their step is over, at the beginning of the interval that follows
             index = np.searchsorted(table.step, metrics[mode].step, side="right")
-            disturbed[index[index < len(table)]] = True
+            # A test of the best model is made at the end, however early the step of that model was.
+            in_it = (index < len(table)) & (metrics[mode].t <= np.append(table.t, -np.inf)[index])
+            disturbed[index[in_it]] = True
     # Steps next to a checkpoint that is being written may be slower. Where nearly all are, their times are the run's.
     others = ~(warm_up | compiling | disturbed)
     if np.count_nonzero(others & ~saving) >= MIN_CLEAN_SHARE * np.count_nonzero(others):
