@@ -24,7 +24,8 @@ def write_run(path: Path, losses: list[float], status: str | None = "success") -
     writer = EventWriter(path / event_file_name(0))
     writer.write("leg", leg=1, step=0, epoch=0)
     for index, loss in enumerate(losses, start=1):
-        writer.write_metrics({"loss_mean": loss, "step_time": 0.02}, step=10 * index, epoch=index, mode="train")
+        for step in (10 * index - 5, 10 * index):
+            writer.write_metrics({"loss_mean": loss, "step_time": 0.02}, step=step, epoch=index, mode="train")
         writer.write_metrics({"loss": loss}, step=10 * index, epoch=index, mode="val")
     if status:
         writer.write("status", status=status, step=10 * len(losses), epoch=len(losses))
@@ -73,6 +74,8 @@ def test_glance_agrees_with_the_reader(trained_run: Path) -> None:
     assert glance.best == summary.best
     assert glance.is_best_of_all
     assert (glance.started_at, glance.ended_at) == (summary.started_at, summary.ended_at)
+    assert summary.step_time is not None
+    assert glance.steps_per_second == 1 / summary.step_time.p50_s
 
 
 @pytest.mark.parametrize(("is_held", "status"), [(True, "running"), (False, "dead")])
@@ -175,13 +178,13 @@ def test_metric_is_found_among_rows_of_callbacks(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.mkdir()
     writer = EventWriter(path / event_file_name(0))
-    for step, loss in ((1, 0.5), (2, 0.25), (3, float("nan"))):
+    for step, loss in ((10, 0.5), (20, 0.25), (30, float("nan"))):
         writer.write_metrics({"loss_mean": loss, "step_time": 0.5}, step, 1, "train")
         writer.write_metrics({"learning_rate": 0.1}, step, 1, "train")
     writer.close()
     glance = glance_at(path)
     assert glance.best is not None
-    assert (glance.best.label, glance.best.value, glance.best.step) == ("train_loss", 0.25, 2)
+    assert (glance.best.label, glance.best.value, glance.best.step) == ("train_loss", 0.25, 20)
     assert glance.steps_per_second == 2.0
 
 

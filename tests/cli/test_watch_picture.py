@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from trackside.cli.watch_picture import find_series, recent_ledger, render_line, render_picture, steps_per_second
+from trackside.cli.run_glance import glance_at
+from trackside.cli.watch_picture import find_series, recent_ledger, render_line, render_picture, speed_of
 from trackside.clock import ManualClock
 from trackside.events import EventWriter
 from trackside.measured_run.run_lock import RunLock
+from trackside.report import summarise_run
 from trackside.run_layout import event_file_name
 from trackside.runs import open_run
 
@@ -35,7 +37,8 @@ def test_progress_and_time_left(going_on: Path) -> None:
     """With a goal, the picture shows how far the run is and when it will be done at its speed."""
     picture = render_picture(open_run(going_on), now=1203.0, width=80).plain
     assert "step 200 of 1,000, epoch 1  20 %" in picture
-    assert "10 steps per second, 3 min 23 s since it started, about 1 min 20 s left" in picture
+    assert "10 steps per second over the last minute, compiling aside; 3 min 23 s since it" in picture
+    assert "about 1 min 20 s left" in picture
     assert "last row 3.0 s ago" in picture
     assert "(highest 0.5)" in picture
 
@@ -51,10 +54,41 @@ def test_time_left_does_not_count_the_compile(tmp_path: Path) -> None:
         events.write_metrics(row, 10, 1, "time")
         events.close()
         run = open_run(tmp_path)
-        assert steps_per_second(run) == pytest.approx(20)
-        assert (
-            "20 steps per second, 1 min 9 s since it started, about 20 s left" in render_picture(run, 1069.0, 80).plain
-        )
+        speed = speed_of(run)
+        assert speed is not None
+        assert speed.steps_per_second == pytest.approx(20)
+        assert "about 20 s left" in render_picture(run, 1069.0, 80).plain
+
+
+def test_time_left_counts_what_comes_between_steps(tmp_path: Path) -> None:
+    """Validation every other row will go on, so the speed that the time left is computed from contains it."""
+    clock = ManualClock(1000.0)
+    with RunLock(tmp_path):
+        events = EventWriter(tmp_path / event_file_name(0), clock)
+        events.write("leg", leg=1, step=0, epoch=0, goal=400)
+        for step, validation_ms in ((10, 0.0), (20, 300.0), (30, 0.0), (40, 300.0)):
+            clock.advance(1)
+            row = {"device_wait_ms": 50.0, "validation_ms": validation_ms, "steps_per_second": 20.0}
+            events.write_metrics(row, step, 1, "time")
+        events.close()
+        speed = speed_of(open_run(tmp_path))
+    assert speed is not None
+    assert speed.steps_per_second == pytest.approx(1 / 0.2)
+
+
+def test_speed_of_a_finished_run_is_its_step_time(tmp_path: Path) -> None:
+    """Afterwards, the picture has the step time that list and report have too, and says so."""
+    events = EventWriter(tmp_path / event_file_name(0))
+    events.write("leg", leg=1, step=0, epoch=0)
+    for step, step_s in ((10, 9.0), (20, 0.1), (21, 0.5), (22, 0.5)):
+        events.write_metrics({"loss": 1.0, "step_time": step_s}, step, 1, "train")
+    events.write("status", status="success", step=22, epoch=1)
+    events.close()
+    run = open_run(tmp_path)
+    summary = summarise_run(run).step_time
+    assert summary is not None
+    assert glance_at(tmp_path).steps_per_second == pytest.approx(1 / summary.p50_s) == pytest.approx(10)
+    assert "10 steps per second at the median step time of 100 ms" in render_picture(run, 1000.0, 80).plain
 
 
 def test_curve_skips_rows_without_the_metric(tmp_path: Path) -> None:
@@ -113,7 +147,7 @@ def test_run_without_rows_has_a_picture(tmp_path: Path) -> None:
     with RunLock(tmp_path):
         EventWriter(tmp_path / event_file_name(0), ManualClock(1000.0)).close()
         run = open_run(tmp_path)
-        assert steps_per_second(run) is None
+        assert speed_of(run) is None
         picture = render_picture(run, now=1001.0, width=80).plain
     assert "running" in picture
     assert "step 0" in picture

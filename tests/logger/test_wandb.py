@@ -195,6 +195,15 @@ def test_steps_never_go_backwards(make_logger, fake_wandb, tmp_path, caplog):
     assert tool.num_skipped == 3
 
 
+def test_a_test_of_an_earlier_model_is_kept(make_logger, fake_wandb, tmp_path):
+    """W&B takes no earlier steps, so the row is at the last step and says which it belongs to."""
+    logger = make_logger(tmp_path, tools=[WandBLoggerConfig(mode="offline")])
+    logger.log_host_metrics({"loss": 1.0}, step=101, mode="train")
+    logger.log_host_metrics({"loss": 2.0}, step=100, mode="test")
+    logger.finalize("success")
+    assert fake_wandb.runs[0].logged == [(101, {"train/loss": 1.0}), (101, {"test/loss": 2.0, "test/step": 100})]
+
+
 def test_a_reopened_logger_continues_the_same_run(make_logger, fake_wandb, tmp_path):
     """The id is kept in the run's directory and used again."""
     ids = []

@@ -10,7 +10,7 @@ def test_throughput_is_told_without_exponents() -> None:
     """Steps, examples and tokens per second head the ledger."""
     totals = LedgerTotals(2.0, {"dispatch": 2.0}, num_steps=162, num_samples=8254, num_tokens=1_056_512)
     assert render_ledger(totals).splitlines()[0] == (
-        "where the time went: 2.0 s, 162 steps; per second 81 steps, 4,130 examples, 528,000 tokens"
+        "where the time went: 2.0 s, 162 steps; overall 81 steps/s, 4,130 examples/s, 528,000 tokens/s"
     )
 
 

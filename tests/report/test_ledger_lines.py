@@ -13,7 +13,7 @@ TOTALS = LedgerTotals(
 def test_table_has_a_line_per_part_and_the_idle_reasons() -> None:
     """Rates come first, then each part with time, share and bar, then why the device was idle."""
     headline, first, second, idle = (line.plain for line in render_ledger_table(TOTALS, 80))
-    assert headline == "where the time went: 10.0 s, 500 steps; 50 steps, 400 examples per second"
+    assert headline == "where the time went: 10.0 s, 500 steps; overall 50 steps/s, 400 examples/s"
     assert first.split() == ["waiting", "for", "the", "device", "7.00", "s", "70.0", "%", "█" * 16 + "▊"]
     assert second.split() == ["Slow", "3.00", "s", "30.0", "%", "█" * 7 + "▎"]
     assert idle == "  the device was idle 40 % of the time between steps: Slow 40 %"

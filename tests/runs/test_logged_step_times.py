@@ -53,6 +53,14 @@ def test_first_steps_are_warm_up(tmp_path: Path) -> None:
     assert steps_of(times, times.clean) == [20, 30, 60]
 
 
+def test_a_test_at_the_end_disturbs_no_earlier_step(tmp_path: Path) -> None:
+    """The row of a test has the step of the best model, and the time at which it was made."""
+    run = write_steps(WrittenRun(tmp_path).leg(), 10, 60).metrics(30, "test", loss=1.0)
+    write_steps(run, 70, 80)
+    times = open_run(tmp_path).step_times
+    assert not times.disturbed.any()
+
+
 def test_rows_without_a_time_are_left_out(tmp_path: Path) -> None:
     """A row whose steps were all left out by the trainer is no interval."""
     write_steps(WrittenRun(tmp_path).leg().metrics(10, loss=1.0), 20, 40)

@@ -43,6 +43,13 @@ def test_rows_sum_to_the_whole():
         assert sum(row.total for row in roll_up(given, max_rows)) == pytest.approx(1.0)
 
 
+def test_equal_blocks_are_opened_together():
+    """Of two layers of one kind, neither stays closed because the other took a little longer."""
+    blocks = [("a__block_0__x", 0.3), ("a__block_0__y", 0.2), ("a__block_1__x", 0.25), ("a__block_1__y", 0.2)]
+    assert sorted(labels(*blocks, ("b", 0.05))) == [*sorted(name.replace("__", "/") for name, _ in blocks), "b"]
+    assert sorted(labels(*blocks, ("b", 0.05), max_rows=4)) == ["a/block_0", "a/block_1", "b"]
+
+
 def test_no_more_rows_than_asked_for():
     """Nothing is opened beyond the room there is."""
     many = [(f"a__{name}__{inner}", 0.1) for name in "bcd" for inner in "xyz"]

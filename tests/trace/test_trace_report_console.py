@@ -28,7 +28,7 @@ def test_it_says_what_matters():
     """Step time, busy share, scopes by phase, operations and coverage are shown."""
     text = shown(cpu_space())
     for expected in (
-        "jit_step, 2 steps on 1 device",
+        "jit_step, 2 steps in 0.34 us on 1 device",
         "mean 0.2 us",
         "76.5 %",
         "loss/Net/Dense_0",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 import pytest
 
@@ -77,6 +78,19 @@ def test_named_parts_of_functions_are_rows() -> None:
         ("first", 40, 1024),
         ("last", 9, 384),
     ]
+
+
+def test_products_are_no_modules() -> None:
+    """What `jnp.einsum` calls its products is no row: their operations are those of the module around them."""
+
+    def apply_fn(params: Any, inputs: jax.Array) -> jax.Array:
+        with jax.named_scope("first"):
+            hidden = jnp.tanh(jnp.einsum("bi,ij->bj", inputs, params["first"]["kernel"]))
+        with jax.named_scope("last"):
+            return jnp.einsum("bj,jk", hidden, params["last"]["kernel"])
+
+    summary = summary_of((init_fn, apply_fn), KITS["functions"].loss)
+    assert [(row.name, row.step_flops) for row in summary.rows] == [("loss", 1408), ("first", 1024), ("last", 384)]
 
 
 def test_depth_cuts_rows_and_keeps_totals() -> None:

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from tests.trainer.tiny import Linear, MSETrainer, make_batch, make_loader, make_trainer, rows_of
+from trackside.callbacks import CheckpointConfig
 from trackside.config import ConfigDict
 from trackside.errors import CheckpointError, ConfigError, DataError, MetricError
 from trackside.logger import LoggerConfig
+from trackside.runs import open_run
 from trackside.trainer import Batch, DataloaderModule, ModelConfig, OptimizerConfig, ParallelConfig, TrainerConfig
 
 
@@ -195,6 +197,21 @@ def test_best_model_is_that_of_the_lowest_validation_loss() -> None:
     later = trainer.train_model(noise, make_loader(1, seed=50), num_epochs=3)
     assert later["val_epoch_3"]["loss"] > results["val_epoch_2"]["loss"]
     assert later["val"] == results["val_epoch_2"]
+
+
+def test_row_of_the_test_is_that_of_the_best_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where an earlier model is tested, the row has its step and epoch; the run is where it was."""
+    keeper = CheckpointConfig(monitor="val_loss")
+    trainer = make_trainer(logger=LoggerConfig(log_path=tmp_path / "run"), callbacks=[keeper], lr=0.1)
+    trainer.train_model(make_loader(5), make_loader(1, seed=50), num_epochs=2)
+    noise = [Batch(batch.inputs, batch.targets + 100) for batch in make_loader(5)]
+    with caplog.at_level("INFO", "trackside"):
+        trainer.train_model(noise, make_loader(1, seed=50), make_loader(1, seed=60), num_epochs=3)
+    run = open_run(tmp_path / "run")
+    tested = run.metrics["test"]
+    assert (tested.step.tolist(), tested.epoch.tolist()) == ([10], [2])
+    assert (run.step, run.epoch, trainer.global_step) == (15, 3, 15)
+    assert "test of the best model, that of step 10, after step 15" in caplog.text
 
 
 def test_evaluation_randomness_is_fixed_by_seed_eval() -> None:

@@ -25,7 +25,7 @@ def list_runs(
     """List the runs below a directory, newest first: status, steps, speed, best metric, start time.
 
     The best metric is the one that a checkpoint or early stopping monitors, otherwise the validation loss, otherwise
-    the training loss. The speed is that of the most recent steps.
+    the training loss. The speed is that of a median clean step, the step time of `trackside report`.
 
     Examples:
       trackside ls                             list the runs below ./runs

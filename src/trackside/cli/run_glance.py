@@ -9,19 +9,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trackside.files import open_regular
 from trackside.runs.best_metric import BestMetric, best_metric_of
 from trackside.runs.event_file import EventFile
+from trackside.runs.logged_step_times import TIMED_MODES, step_times_of
 from trackside.runs.row_collector import RowCollector
 from trackside.runs.run_folders import process_index_of
+from trackside.runs.run_legs import legs_of
 from trackside.runs.run_status import UNKNOWN, is_held, status_of
 from trackside.runs.status_words import RunStatus, judge_status
 
 MAX_READ_BYTES = 64 << 20
 _END_BYTES = 8 << 20
-_NUM_TIMED_ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Glance:
     step: int
     epoch: int
     steps_per_second: float | None
-    """Over its last steps; None if none was timed."""
+    """One over the run's step time, the median over its clean steps; None if no clean step was timed."""
     best: BestMetric | None
     is_best_of_all: bool
     """Whether all rows were read."""
@@ -73,7 +72,7 @@ def _glance_at(path: Path) -> Glance:
         status.stop_reason,
         rows.step,
         rows.epoch,
-        _speed(rows),
+        _speed(rows, status.word),
         _best(rows),
         is_whole,
         rows.started_at or changed_at,
@@ -119,11 +118,10 @@ def _status(rows: RowCollector, is_held: bool) -> RunStatus:
     return judge_status(word, rows.events("leg", "stop"), rows.step, goal if isinstance(goal, int) else None)
 
 
-def _speed(rows: RowCollector) -> float | None:
-    table = rows.metrics["train"].table() if "train" in rows.metrics else {}
-    times_s = table["step_time"] if "step_time" in table else np.array([])
-    last_s = times_s[np.isfinite(times_s) & (times_s > 0)][-_NUM_TIMED_ROWS:]
-    return float(1 / np.median(last_s)) if len(last_s) else None
+def _speed(rows: RowCollector, status: str) -> float | None:
+    tables = {mode: store.table() for mode, store in rows.metrics.items() if mode in TIMED_MODES}
+    times = step_times_of(tables, legs_of(rows, status), rows.events("compile", "capture", "checkpoint"))
+    return 1 / times.median_s if times.median_s else None
 
 
 def _best(rows: RowCollector) -> BestMetric | None:

@@ -9,13 +9,13 @@ from rich.text import Text
 from trackside.cli.sparkline import sparkline
 from trackside.findings import Finding
 from trackside.findings.silencing import silenced_text
-from trackside.profiling.ledger_totals import CALLBACK, LedgerTotals
+from trackside.profiling.ledger_totals import CALLBACK, COMPILE, LedgerTotals
 from trackside.report.ledger_lines import render_bar
 from trackside.report.terminal_lines import fit, join, labelled, printable
 from trackside.runs import MetricTable, Run
 from trackside.runs.best_metric import choose_metric
 from trackside.runs.status_words import read_status
-from trackside.text import duration, three_digits, wrap
+from trackside.text import duration, seconds, three_digits, wrap
 
 RECENT_S = 60.0
 """The last seconds that the bar and the speed cover while the run trains."""
@@ -58,9 +58,9 @@ def render_picture(run: Run, now: float, width: int, plain: bool = False) -> Tex
 
 def render_line(run: Run) -> str:
     """The current state of a run in one line."""
-    speed = steps_per_second(run)
+    speed = speed_of(run)
     words = [read_status(run).word, _steps(run)]
-    words += [f"{three_digits(speed)} steps/s"] if speed is not None else []
+    words += [f"{three_digits(speed.steps_per_second)} steps/s"] if speed is not None else []
     words += [f"{label} {values[-1]:.4g}" for label, values, _ in find_series(run)]
     return printable(Text("  ".join(words))).plain
 
@@ -70,19 +70,22 @@ def render_finding_line(finding: Finding) -> str:
     return printable(Text(f"{finding.severity}: {finding.message}")).plain
 
 
-def steps_per_second(run: Run) -> float | None:
-    """Steps per second, not counting compilation: over the last minute, or over the clean steps of a finished run."""
-    time = run.metrics.get("time")
-    if run.is_finished or time is None or not len(time) or "steps_per_second" not in time:
-        times = run.step_times
-        clean = times.seconds[times.clean]
-        return float(1 / np.median(clean)) if len(clean) and np.median(clean) > 0 else None
-    rates = time["steps_per_second"][_recent(time)]
-    step_s = 1 / np.where(rates > 0, rates, np.nan)
-    if "compile_ms" in time:  # it is over, and says nothing about the steps to come
-        step_s = step_s - np.nan_to_num(time["compile_ms"][_recent(time)]) / 1e3
-    step_s = step_s[np.isfinite(step_s) & (step_s > 0)]
-    return float(1 / np.median(step_s)) if len(step_s) else None
+class Speed(NamedTuple):
+    """How fast a run is, and what of: a speed without that would be taken for another one."""
+
+    steps_per_second: float
+    of: str
+
+
+def speed_of(run: Run) -> Speed | None:
+    """The steps of the last minute while a run goes on, and afterwards its step time; None before there is any."""
+    recent = None if run.is_finished else recent_ledger(run)
+    if recent is not None and recent.num_steps:
+        # What was compiled is over, and says nothing about the steps to come; the rest will go on.
+        left_s = recent.wall_s - recent.parts.get(COMPILE, 0.0)
+        return Speed(recent.num_steps / left_s, "over the last minute, compiling aside") if left_s > 0 else None
+    step_s = run.step_times.median_s
+    return Speed(1 / step_s, f"at the median step time of {seconds(step_s)}") if step_s else None
 
 
 def recent_ledger(run: Run) -> LedgerTotals | None:
@@ -147,14 +150,14 @@ def _header(run: Run, now: float, width: int) -> Iterator[Text]:
         progress.append("█" * done, style="green")
         progress.append("░" * (columns - done), style="dim")
     yield progress
-    speed = steps_per_second(run)
-    words = [f"{three_digits(speed)} steps per second"] if speed else []
+    speed = speed_of(run)
+    words = [f"{three_digits(speed.steps_per_second)} steps per second {speed.of}"] if speed else []
     if run.started_at:
         words.append(f"{duration((run.ended_at if run.is_finished else now) - run.started_at)} since it started")
     if speed and run.goal and run.status == "running" and run.goal > run.step:
-        words.append(f"about {duration((run.goal - run.step) / speed)} left")
+        words.append(f"about {duration((run.goal - run.step) / speed.steps_per_second)} left")
     if words:
-        yield from map(Text, wrap(", ".join(words), width))
+        yield from map(Text, wrap("; ".join(words), width))
 
 
 def _ledger(run: Run, width: int, plain: bool) -> list[Text]:

@@ -60,7 +60,7 @@ def _figures(comparison: Comparison, width: int) -> list[Text]:
     if time.median_before_s is not None and time.median_after_s is not None:
         change = time.median_after_s / time.median_before_s - 1.0
         lines.append(
-            f"median {time.per}, noise included: {seconds(time.median_before_s)} before, "
+            f"median clean {time.per}, noise included: {seconds(time.median_before_s)} before, "
             f"{seconds(time.median_after_s)} after: {_signed(change)}"
         )
     lines.append(

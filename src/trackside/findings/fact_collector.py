@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.findings.facts import COMPILE_PHASES, OWN_LOOP, EpochFacts, RunFacts, ToolFacts
+from trackside.findings.facts import COMPILE_PHASES, OWN_LOOP, EagerStep, EpochFacts, RunFacts, ToolFacts
 from trackside.findings.loader_facts import LoaderFacts, loaders_of
 from trackside.profiling.ledger_totals import CHECKPOINTING, COMPILE, DATA_WAIT, VALIDATION, LedgerTotals
 from trackside.trace.capture_row import CaptureRow
@@ -70,8 +70,10 @@ class FactCollector:
         self._num_devices: int | None = None
         self._platform: str | None = None
         self._loaders: dict[str, LoaderFacts] = {}
+        self._library = ""
         self._can_fuse_steps: bool | None = None
         self._is_own_loop = False
+        self._eager_steps: dict[str, EagerStep] = {}
         self._operation_compile_s = 0.0
         self._data_wait_between_epochs_s = 0.0
         self._num_pauses = 0
@@ -119,8 +121,10 @@ class FactCollector:
             num_devices=self._num_devices,
             platform=self._platform,
             loaders=dict(self._loaders),
+            library=self._library,
             can_fuse_steps=self._can_fuse_steps,
             is_own_loop=self._is_own_loop,
+            eager_steps=dict(self._eager_steps),
             operation_compile_s=self._operation_compile_s,
             data_wait_between_epochs_s=self._data_wait_between_epochs_s,
             num_pauses=self._num_pauses,
@@ -206,9 +210,11 @@ class FactCollector:
             self._num_devices = len(row["devices"])
         if row.get("loaders") is not None:
             self._loaders = loaders_of(row["loaders"])
+        self._library = str(row.get("library") or self._library)
         if row.get("can_fuse_steps") is not None:
             self._can_fuse_steps = bool(row["can_fuse_steps"])
         self._is_own_loop = self._is_own_loop or row.get("loop") == OWN_LOOP
+        self._eager_steps |= msgspec.convert(row.get("eager_steps") or {}, dict[str, EagerStep])
 
     def _add_tool(self, row: Mapping[str, Any]) -> None:
         name, tool = str(row["tool"]), msgspec.convert(row, ToolFacts)

@@ -12,7 +12,7 @@ from trackside.findings.facts import RunFacts
 from trackside.findings.finding import SEVERITIES, Finding
 from trackside.findings.loop_rules import dispatch_bound, garbage_collection, idle_after_epoch, input_bound
 from trackside.findings.memory_rules import memory_growth
-from trackside.findings.own_loop_rules import own_code_dominates, part_dominates, waits_between_steps
+from trackside.findings.own_loop_rules import own_code_dominates, part_dominates, step_not_compiled, waits_between_steps
 from trackside.findings.pause_rules import (
     callback_dominates,
     callback_stalls,
@@ -32,6 +32,7 @@ Rule = Callable[[RunFacts], Finding | Iterable[Finding] | None]
 RULES: tuple[Rule, ...] = (
     input_bound,
     dispatch_bound,
+    step_not_compiled,
     recompiling,
     slow_compile,
     callback_dominates,

@@ -16,6 +16,7 @@ FINDING_IDS: tuple[str, ...] = (
     "checkpointing_dominates",
     "callback_dominates",
     "callback_stalls",
+    "step_not_compiled",
     "part_dominates",
     "own_code_dominates",
     "waits_between_steps",

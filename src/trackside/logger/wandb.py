@@ -80,6 +80,7 @@ class WandBLogger(LoggerTool):
 
     The run's id is kept in its directory, so that a resumed training continues the same W&B run. W&B refuses steps that
     go backwards: rows of steps that the run has already, as after a resume, are left out and counted in `num_skipped`.
+    A test of a model from an earlier step is logged at the last one, with its own under `test/step`.
     W&B writes in the background, so a killed process loses rows: those that the event file has are handed in later.
 
     Args:
@@ -155,7 +156,10 @@ class WandBLogger(LoggerTool):
         if step <= self._had_steps.get(mode, -1):
             self.num_skipped += 1
             return
-        self._log({f"{mode}/{name}": value for name, value in metrics.items()}, step)
+        row: dict[str, Any] = {f"{mode}/{name}": value for name, value in metrics.items()}
+        if mode == "test" and step < self._last_step:  # of the best model, whose step W&B does not take any more
+            row, step = {**row, "test/step": step}, self._last_step
+        self._log(row, step)
 
     def log_image(self, name: str, image: np.ndarray, step: int, mode: str) -> None:
         """Log an image or several."""

@@ -68,6 +68,8 @@ class CallBook:
     ):
         self.step = step
         """Steps so far."""
+        self.is_amid_step = False
+        """Whether the last call was a part of the step that comes next."""
         self.epoch = 1
         self.is_closed = False
         self.last: CallRecord | None = None
@@ -84,6 +86,7 @@ class CallBook:
         self._callbacks = callbacks
         self._look_up = look_up
         self._clock = clock
+        self._first_step = step
         self._has_begun = False
         self._next_boundary = math.inf
         self._next_look_s = 0.0
@@ -111,7 +114,7 @@ class CallBook:
             self._window,
         )
         ends, counter, output, thread_id = meter.ends, compile_counter(), CallOutput(), get_ident()
-        is_new = True
+        is_new, first_step = True, self._first_step
         find, measurements = output.find, self._measurements
 
         # One plain function, with everything in reach: this is paid for at every step.
@@ -177,6 +180,7 @@ class CallBook:
             host.num_samples = 0
             self.last = record
             self.step = step = self.step + num_steps
+            self.is_amid_step = not num_steps and made.leads(step - first_step)
             made.num_calls += 1
             calls.append(record)
             if report is None:
@@ -247,12 +251,13 @@ class CallBook:
         """Something was compiled during a call, or it is the first: remember its arguments, and say what changed."""
         if made.num_calls == 1:
             self._measurements.learn_device(record.report)
+            self._measurements.learn_eager(made, compile_counter().events_since(num_events))
         has_compiled = compile_counter().num_events != num_events
         if has_compiled:
             self._pause_device()  # such a call says nothing about the device
         made.learn(args, kwargs)
         try:
-            is_own = self._explain(made, args, kwargs, num_events, record.last_step)
+            is_own = self._explain(made, args, kwargs, num_events, self.step + self.is_amid_step)
         except BaseException:
             self._is_busy = False
             raise

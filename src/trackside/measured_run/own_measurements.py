@@ -3,7 +3,7 @@
 import functools
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -16,11 +16,14 @@ from trackside.logger import Logger
 from trackside.measured_run.array_owners import owners_of
 from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.step_measurements import StepMeasurements
+from trackside.profiling.compiles import CompileEvent
 from trackside.profiling.signature import jitted_name, named_arguments
 from trackside.trace.flops import count_flops
 
 LOGGER = logging.getLogger(__name__)
 
+MIN_EAGER_KINDS = 6
+"""A function around a compiled one may need a few kinds of operations of its own; fewer than these cost little."""
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 """What JAX and XLA have no place for in the name of a program, as in that of a lambda. Nor do they keep a last `_`."""
 
@@ -54,6 +57,8 @@ class StepFunction:
     """Calls that were not, such as those inside of others."""
     output: CallOutput = field(default_factory=CallOutput)
     _forms: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    _called_at: int | None = None
+    _leads: bool = False
     _lengths: list[int] | None = None
     """Of what a call with a whole stack of batches has returned."""
 
@@ -78,6 +83,18 @@ class StepFunction:
         else:
             return num_steps, num_read
         return num_steps, num_read * (batch_size or 1)
+
+    def leads(self, num_steps: int) -> bool:
+        """Whether a call that makes no step is part of the next one, and not of the last.
+
+        It is if the function was called before there was any step, and then for each step: an evaluation is not.
+
+        Args:
+            num_steps: Steps so far in this run.
+        """
+        before, self._called_at = self._called_at, num_steps
+        self._leads = num_steps == 0 if before is None else self._leads and num_steps - before <= 1
+        return self._leads
 
     def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember the forms of the arguments, not the arrays."""
@@ -126,6 +143,7 @@ class OwnMeasurements(StepMeasurements):
         self._read_step = read_step
         self._device_kind = ""
         self._num_devices = 1
+        self._eager_steps: dict[str, dict[str, int]] = {}
 
     @property
     def current_step(self) -> int:
@@ -155,6 +173,19 @@ class OwnMeasurements(StepMeasurements):
         elif report is not None:
             self._device_kind = "host"
             self._logger.log_environment({"devices": ["host"], "backend": "cpu"})
+
+    def learn_eager(self, made: StepFunction, events: Sequence[CompileEvent]) -> None:
+        """Write down that a function is not compiled, or only a part of it, if that is what its first call shows.
+
+        Args:
+            made: The function.
+            events: What that call has compiled.
+        """
+        operations = [event.function for event in events if event.is_operation]
+        if jitted_name(made.function) is None and len(set(operations)) >= MIN_EAGER_KINDS:
+            compiled = {"num_operations": len(operations), "num_programs": len(events) - len(operations)}
+            self._eager_steps[made.name] = compiled
+            self._logger.log_environment({"eager_steps": dict(self._eager_steps)})
 
     def exclude_time(self, seconds: float) -> None:
         """Leave time that just passed out of the logged step times."""

@@ -146,6 +146,12 @@ class CompileCounter:
         with self._lock:
             return list(reversed(list(_newer_than(number, self._events))))
 
+    def events_since(self, num_events: int) -> list[CompileEvent]:
+        """The remembered compiles of this thread that ended after `num_events` had this value."""
+        thread_id = threading.get_ident()
+        with self._lock:
+            return [one for one in self._events if one.num_events > num_events and one.thread_id == thread_id]
+
     @contextlib.contextmanager
     def booked_by(self, book: CompileBook) -> Iterator[None]:
         """For the length of a block, have a ledger hear when this thread begins and ends to trace or compile.

@@ -84,10 +84,10 @@ def render_ledger_table(totals: LedgerTotals, width: int) -> list[Text]:
 
 
 def _headline(totals: LedgerTotals) -> str:
-    rates = [f"{three_digits(totals.steps_per_second)} steps"]
-    rates += [f"{three_digits(totals.samples_per_second)} examples"] if totals.num_samples else []
-    rates += [f"{three_digits(totals.tokens_per_second)} tokens"] if totals.num_tokens else []
-    return f"where the time went: {totals.wall_s:.1f} s, {totals.num_steps:,} steps; {', '.join(rates)} per second"
+    rates = [f"{three_digits(totals.steps_per_second)} steps/s"]
+    rates += [f"{three_digits(totals.samples_per_second)} examples/s"] if totals.num_samples else []
+    rates += [f"{three_digits(totals.tokens_per_second)} tokens/s"] if totals.num_tokens else []
+    return f"where the time went: {totals.wall_s:.1f} s, {totals.num_steps:,} steps; overall {', '.join(rates)}"
 
 
 def _part_line(part: str, part_s: float, share: float, width: int) -> Text:

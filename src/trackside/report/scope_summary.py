@@ -67,6 +67,8 @@ class ScopeSummary:
     """What the step's temporaries take at their peak, where it was asked for."""
     peak_scope: str | None
     """Where that is."""
+    busy_s_per_step: float | None = None
+    """How long the device was busy with a step: what the scopes add up to."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -106,4 +108,5 @@ def _summarise(capture: CaptureRow, report: TraceReport) -> ScopeSummary:
         capture.utilisation_range,
         None if memory is None else memory.peak_temporary_bytes,
         None if memory is None else "/".join(memory.peak_scope) or None,
+        busy_s_per_step=report.per_step(busy_s),
     )

@@ -1,4 +1,4 @@
-"""Step times: percentiles over undisturbed steps, and how many steps were left out."""
+"""Step times: percentiles over clean steps, and how many steps were left out."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ def summarise_step_times(times: "StepTimes", num_steps: int | None = None) -> St
     seconds, weights = times.seconds[clean], times.num_steps[clean]
     if not weights.sum():
         return None
-    p50, p95, p99 = _weighted_percentiles(seconds, weights, (0.5, 0.95, 0.99))
+    p50, p95, p99 = times.percentiles_s(0.5, 0.95, 0.99)
     left_out = _count_left_out(times, num_steps)
     return StepTimeSummary(
         p50,
@@ -51,14 +51,6 @@ def summarise_step_times(times: "StepTimes", num_steps: int | None = None) -> St
         left_out,
         int(np.median(weights)),
     )
-
-
-def _weighted_percentiles(values: np.ndarray, weights: np.ndarray, shares: tuple[float, ...]) -> list[float]:
-    """The values below which the given shares of the steps are."""
-    order = np.argsort(values)
-    covered = np.cumsum(weights[order])
-    places = np.searchsorted(covered, np.array(shares) * covered[-1])
-    return values[order][np.minimum(places, len(values) - 1)].tolist()
 
 
 def _count_left_out(times: "StepTimes", num_steps: int | None) -> dict[str, int]:

@@ -117,7 +117,7 @@ def _timers(timers: Mapping[str, Mapping[str, Any]], width: int) -> list[Text]:
 def _steps(summary: RunSummary, width: int) -> list[Text]:
     times = summary.step_time
     if times is None:
-        return labelled("step time", ["not known: no undisturbed step was timed"], width)
+        return labelled("step time", ["not known: no clean step was timed"], width)
     return labelled("step time", _step_lines(times), width)
 
 
@@ -137,6 +137,8 @@ def _scopes(scopes: ScopeSummary | None, width: int) -> list[Text]:
     if scopes is None:
         return labelled("scopes", ["no capture; add JaxProfilerConfig to `callbacks`"], width)
     busy = "" if scopes.device_busy_share is None else f", device busy {percent(scopes.device_busy_share)}"
+    if busy and scopes.busy_s_per_step is not None:
+        busy += f", {seconds(scopes.busy_s_per_step)} per step"
     rate = "" if scopes.flops_per_s is None else f", {with_prefix(scopes.flops_per_s, 'FLOP/s')}"
     share = scopes.utilisation
     used = "" if share is None else f", {percent_of_peak(share, scopes.utilisation_range)} of the peak"

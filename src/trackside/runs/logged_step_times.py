@@ -13,6 +13,9 @@ WARM_UP_STEPS = 10
 """Caches are cold and clocks low in the first steps of a leg."""
 MIN_CLEAN_SHARE = 0.5
 """If a larger share of the steps was made while checkpoints were written, these count as well."""
+_INTERRUPTING_MODES = ("val", "test")
+TIMED_MODES = ("train", *_INTERRUPTING_MODES)
+"""The modes whose rows step times depend on."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,25 @@ class StepTimes:
     def clean(self) -> np.ndarray:
         """Whether nothing of all this fell into it: what steps are compared by."""
         return ~(self.warm_up | self.compiling | self.disturbed)
+
+    @property
+    def median_s(self) -> float | None:
+        """The step time of the run, which every view shows as such: the median over clean steps; None without any."""
+        found = self.percentiles_s(0.5)
+        return found[0] if found else None
+
+    def percentiles_s(self, *shares: float) -> list[float]:
+        """The times that the given shares of the clean steps do not exceed; empty without a clean step.
+
+        A log row has the mean of its interval, which counts for each of its steps.
+        """
+        kept = self.clean & np.isfinite(self.seconds) & (self.num_steps > 0)
+        if not kept.any():
+            return []
+        order = np.argsort(self.seconds[kept])
+        covered = np.cumsum(self.num_steps[kept][order])
+        places = np.searchsorted(covered, np.array(shares) * covered[-1])
+        return self.seconds[kept][order][np.minimum(places, len(order) - 1)].tolist()
 
     def __len__(self) -> int:
         return len(self.step)
@@ -71,10 +93,12 @@ def step_times_of(
         else:
             saved = _saved(row, table)
             disturbed[saved.start : saved.start + 1] = saving[saved] = True
-    for mode in ("val", "test"):
+    for mode in _INTERRUPTING_MODES:
         if mode in metrics:  # they take place when their step is over, at the beginning of the interval that follows
             index = np.searchsorted(table.step, metrics[mode].step, side="right")
-            disturbed[index[index < len(table)]] = True
+            # A test of the best model is made at the end, however early the step of that model was.
+            in_it = (index < len(table)) & (metrics[mode].t <= np.append(table.t, -np.inf)[index])
+            disturbed[index[in_it]] = True
     # Steps next to a checkpoint that is being written may be slower. Where nearly all are, their times are the run's.
     others = ~(warm_up | compiling | disturbed)
     if np.count_nonzero(others & ~saving) >= MIN_CLEAN_SHARE * np.count_nonzero(others):

@@ -81,9 +81,9 @@ def _figures(run: "Run", best: BestMetric | None) -> str:
     if best is not None:
         last = "not finite" if best.last is None else four_digits(best.last)
         figures.append((f"best {best.label}", f"{four_digits(best.value)} at step {best.step:,}; last {last}"))
-    clean_s = run.step_times.seconds[run.step_times.clean]
-    if len(clean_s):
-        figures.append(("step time", f"{seconds(float(np.median(clean_s)))} (median of undisturbed log rows)"))
+    step_s = run.step_times.median_s
+    if step_s is not None:
+        figures.append(("step time", f"{seconds(step_s)} (median of clean steps)"))
     if run.time_to_first_step is not None:
         figures.append(("time to first step", run.time_to_first_step.text))
     if run.goodput is not None:

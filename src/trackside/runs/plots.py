@@ -290,6 +290,6 @@ def _figure(x_title: str, y_title: str, is_log: bool = False, **y_axis: Any) -> 
     )
     figure.update_xaxes(title_text=x_title)
     given = {name: value for name, value in y_axis.items() if value}
-    scale = {"type": "log", "exponentformat": "power"} if is_log else {"type": "linear"}
+    scale = {"type": "log", "tickformat": ".6~g"} if is_log else {"type": "linear"}
     figure.update_yaxes(title_text=y_title, **scale, **given)
     return figure

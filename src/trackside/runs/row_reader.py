@@ -58,7 +58,11 @@ class RowReader:
     def note_metrics(self, line: bytes | memoryview) -> None:
         """Take note of how far the training is, by a row of metrics."""
         try:
-            self._note(*_progress_of(self._decode(line)))
+            row = self._decode(line)
+            t, progress = _progress_of(row)
+            if progress is not None and row.get("mode") == "test":  # of a model that may be from an earlier step
+                progress = max(progress, (self.step, self.epoch))
+            self._note(t, progress)
         except (*_ODD, RecursionError):  # damaged: reported by what takes the row
             return
 

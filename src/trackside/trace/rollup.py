@@ -9,6 +9,8 @@ _MIN_SHARE = 0.1
 NOTICEABLE = 0.01
 """How much of a time is estimated before it is marked as such."""
 _NUM_CHILDREN = 4
+_ALIKE = 1.5
+"""Equal blocks take different times by chance, up to this factor."""
 
 PhaseShares = dict[str, float]
 
@@ -34,7 +36,7 @@ class RolledScope(NamedTuple):
         return "~" if self.estimated > NOTICEABLE * self.total else ""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Node:
     label: str
     shares: PhaseShares = field(default_factory=dict)
@@ -53,7 +55,8 @@ def roll_up(rows: tuple[ScopeRow, ...], max_rows: int) -> list[RolledScope]:
     """Shares of the busy time by scope and phase, in rows that sum to the whole.
 
     The scope with the largest share is opened into those under it, as long as it holds a tenth of the time and there is
-    room. What is in a scope itself, and what remains of many small ones, gets a row of its own.
+    room; equal blocks next to it are opened with it, or none of them is. What is in a scope itself, and what remains of
+    many small ones, gets a row of its own.
 
     Args:
         rows: The table by scope.
@@ -62,12 +65,29 @@ def roll_up(rows: tuple[ScopeRow, ...], max_rows: int) -> list[RolledScope]:
     shown = list(_build_tree(rows).children.values())
     while True:
         shown.sort(key=lambda node: -node.total)
-        openable = (node for node in shown if node.children and node.total >= _MIN_SHARE)
-        chosen = next((node for node in openable if len(shown) - 1 + len(_open(node)) <= max_rows), None)
+        groups = (_equal_blocks(node, shown) for node in shown if node.children and node.total >= _MIN_SHARE)
+        chosen = next((nodes for nodes in groups if len(shown) + _num_added(nodes) <= max_rows), None)
         if chosen is None:
             return [RolledScope(node.label, node.shares, node.estimated) for node in shown]
-        shown.remove(chosen)
-        shown += _open(chosen)
+        shown = [node for node in shown if node not in chosen]
+        shown += [opened for node in chosen for opened in _open(node)]
+
+
+def _equal_blocks(node: _Node, shown: list[_Node]) -> list[_Node]:
+    """A scope, and those next to it that hold the same and take about as long, such as the layers of a stack."""
+    parent = node.label.rpartition("/")[0]
+    return [
+        other
+        for other in shown
+        if other.label.rpartition("/")[0] == parent
+        and other.children.keys() == node.children.keys()
+        and max(other.total, node.total) <= _ALIKE * min(other.total, node.total)
+    ]
+
+
+def _num_added(nodes: list[_Node]) -> int:
+    """How many rows more there are once these are opened."""
+    return sum(len(_open(node)) - 1 for node in nodes)
 
 
 def _build_tree(rows: tuple[ScopeRow, ...]) -> _Node:

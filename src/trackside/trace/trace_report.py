@@ -79,6 +79,11 @@ class TraceReport:
         return sum(device.window_s > 0 for device in self.devices)
 
     @property
+    def window_s(self) -> float | None:
+        """From the start of the first execution to the end of the last, in the mean over devices; None without any."""
+        return sum(device.window_s for device in self.devices) / self.num_devices if self.num_devices else None
+
+    @property
     def device_busy(self) -> float | None:
         """The share of the window in which a device was busy, over all devices; None without any execution."""
         window = sum(device.window_s for device in self.devices)

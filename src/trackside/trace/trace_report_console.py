@@ -42,18 +42,23 @@ def _figures(report: TraceReport) -> Table:
 
 def _figure_rows(report: TraceReport) -> Iterable[tuple[str, str]]:
     steps = "" if report.num_steps is None else f", {count(report.num_steps, 'step')}"
-    yield "Window", f"{report.step_program or 'unknown program'}{steps} on {count(report.num_devices, 'device')}"
+    length = "" if report.window_s is None else f" in {seconds(report.window_s)}"
+    devices = count(report.num_devices, "device")
+    yield "Window", f"{report.step_program or 'unknown program'}{steps}{length} on {devices}"
     if report.step_time is None:
         yield "Step time", "not known: fewer than two executions"
     else:
         time = report.step_time
-        yield "Step time", f"mean {seconds(time.mean_s)}, median {seconds(time.median_s)}, p95 {seconds(time.p95_s)}"
-    if report.device_busy is None:
+        # From start to start, so the last step of the window has none: their sum is not the window.
+        of = f"of {count(time.num_intervals, 'interval')} from start to start"
+        figures = f"mean {seconds(time.mean_s)}, median {seconds(time.median_s)}, p95 {seconds(time.p95_s)}"
+        yield "Step time", f"{figures}, {of}"
+    if report.device_busy is None or report.window_s is None:
         yield "Device busy", "not known"
     else:
-        between, inside = report.gaps.rows
-        idle = f"idle between runs {seconds(between.total_s)}, inside {seconds(inside.total_s)}"
-        yield "Device busy", f"{_percent(report.device_busy)} ({idle} in all)"
+        between, inside = (seconds(row.total_s / report.num_devices) for row in report.gaps.rows)
+        busy = seconds(report.device_busy * report.window_s)
+        yield "Device busy", f"{_percent(report.device_busy)} of the window: {busy}; idle {_idle(between, inside)}"
     gap = next(iter(report.gaps.largest), None)
     if gap is not None:
         doing = f", host: {gap.host_activity}" if gap.host_activity else ""
@@ -68,6 +73,10 @@ def _figure_rows(report: TraceReport) -> Iterable[tuple[str, str]]:
         held = f"{num_bytes(memory.peak_temporary_bytes)} of temporaries{where} ({memory.peak_phase})"
         yield "Peak memory", f"{held}, arguments {num_bytes(memory.parameter_bytes)}"
     yield "Coverage", _coverage_text(report)
+
+
+def _idle(between: str, inside: str) -> str:
+    return f"{between} between executions, {inside} inside of them"
 
 
 def _coverage_text(report: TraceReport) -> str:

@@ -158,8 +158,12 @@ class Checkpoints:
         decide = self._processes.main_decides
         return decide(lambda: choose_step(store, step_idx, load_best), f"loading from {store.root}")
 
-    def best_carry(self, keeper: ModelCheckpoint, engine: Engine, progress: Progress) -> Carry | None:
-        """The state of the best step that a callback has kept; None if that is the current one, or none is known.
+    def _best(
+        self, keeper: ModelCheckpoint, engine: Engine, progress: Progress
+    ) -> tuple[Carry, tuple[int, int] | None]:
+        """The state of the best step that a callback has kept, with its step and epoch.
+
+        The current state, and None, if that is the best, or none is known.
 
         Args:
             keeper: The callback, which knows what is best.
@@ -167,16 +171,17 @@ class Checkpoints:
             progress: The training.
         """
         if keeper.monitor is None:
-            return None
+            return progress.carry, None
         store, current = self.store(keeper.directory), progress.cursor.step
         best = self._processes.main_decides(lambda: _best_step(store, keeper, current), "the best model")
         if best in (NO_STEP, current):
-            return None
+            return progress.carry, None
         LOGGER.info("the best model is that of step %d", best)
         carry = progress.carry
         saved_training.check_form(store, best, carry, with_optimizer=True)
         # The optimizer's state too: callbacks may keep there what they evaluate on.
-        return carry._replace(**saved_training.load_state(store, best, carry, engine.carry_shardings, True))
+        loaded = carry._replace(**saved_training.load_state(store, best, carry, engine.carry_shardings, True))
+        return loaded, (best, int(store.record(best)["epoch"]))
 
     @contextlib.contextmanager
     def holding_best(self, keeper: ModelCheckpoint | None, engine: Engine, progress: Progress) -> Iterator[None]:
@@ -187,15 +192,14 @@ class Checkpoints:
             engine: What the training runs on.
             progress: The training.
         """
-        before, best = progress.carry, None
+        before = progress.carry, progress.lent_from
         if keeper is not None:
             with self._ledger.spend(RESTORING):
-                best = self.best_carry(keeper, engine, progress)
-        progress.carry = before if best is None else best
+                progress.carry, progress.lent_from = self._best(keeper, engine, progress)
         try:
             yield
         finally:
-            progress.carry = before
+            progress.carry, progress.lent_from = before
 
     # --- loading ------------------------------------------------------------------------------------------------------
 

@@ -46,11 +46,13 @@ def run_test(trainer: "TrainerModule", test_loader: Loaders, with_callbacks: boo
         trainer: The trainer.
         test_loader: The batches, or a dict of loaders whose keys are prefixed to the metrics.
         with_callbacks: Whether the callbacks hear of it.
-        epoch: The epoch for hooks and log.
+        epoch: The epoch for hooks and log; within `best_model`, that of the best model counts.
 
     Returns:
         The metrics, with what hooks added to them.
     """
+    if trainer.progress.lent_from is not None:
+        epoch = trainer.progress.lent_from[1]
     hooks = CallbackList([OwnHooks(trainer), *(trainer.callbacks if with_callbacks else ())], trainer.ledger)
     hooks.call("on_test_epoch_start", epoch)
     return evaluate_and_log(
@@ -88,9 +90,14 @@ def evaluate_and_log(
         metrics = logger.complete_metrics(metrics)
         on_end(metrics)
         with ledger.spend(LOGGING):
-            logger.end_epoch(metrics, step, is_complete=True)
+            lent = trainer.progress.lent_from
+            row_step = lent[0] if lent is not None and mode == "test" else step  # of a model, whenever it is tested
+            logger.end_epoch(metrics, row_step, is_complete=True)
+            if row_step != step:  # the training is where it was
+                logger.step, logger.epoch = step, trainer.epoch
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if name != "epoch_time")
-        LOGGER.info("epoch %d, step %d, %s: %s", epoch, step, mode, shown)
+        of = "" if lent is None else f" of the best model, that of step {lent[0]:,}, after step {step:,}"
+        LOGGER.info("epoch %d, step %d, %s%s: %s", epoch, row_step, mode, of, shown)
     if not was_open:  # after a training: the run is over again
         logger.close_tools(trainer.status)
         write_ledger_again(trainer)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 _LAYER_CLASS = re.compile(r"eqx\.nn\.\w+")
 """Scopes that Equinox opens in its own layers: they repeat the layer's class, not its name."""
+_EINSUM = re.compile(r"(?=.*(,|->))[A-Za-z.,\s]+(->[A-Za-z.\s]*)?")
+"""Scopes that `jnp.einsum` opens, such as `bqhd,bkhd->bhqk`: a product of the module around it, and no part of it."""
 
 
 @dataclass
@@ -87,6 +89,8 @@ class ModuleTree:
         module = self.root
         for index, component in enumerate(scope):
             is_root = index == 0 and component.partition(".")[0] == self._root_name
+            if _EINSUM.fullmatch(component):
+                continue
             if not is_root and not _LAYER_CLASS.fullmatch(component):
                 module = _find(module, component) or module.part(component)
             if module.scope is None:

@@ -180,6 +180,8 @@ class Progress:
         self.metrics = StageMetrics()
         self.data = TrainData()
         self.time = TrainingTime()
+        self.lent_from: tuple[int, int] | None = None
+        """Step and epoch of the weights that are held in place of the current ones; see `best_model`."""
         self.start_step = step
         """The step at which this trainer took over."""
         self.step_program: Program | None = None

@@ -27,6 +27,14 @@ def test_legend_has_each_name_once_as_text() -> None:
     assert [entry["text"] for entry in legend] == ["<b>"]
 
 
+def test_legend_marks_curves_of_one_colour_differently() -> None:
+    """Training, validation and test of one run have its color, so their marks look as their curves do."""
+    pale = line([1], [2], "train", "--accent", opacity=0.55)
+    points = line([1], [2], "test", "--accent", mode="markers")
+    legend = Chart("c", "", [pale, line([1], [2], "val", "--accent"), points]).to_dict()["legend"]
+    assert [entry["mark"] for entry in legend] == ["pale", "swatch", "dot"]
+
+
 def test_parts_have_one_colour_each() -> None:
     """Each callback has its own, whatever it is called, and a part of a newer version is among the others."""
     assert part_classes(["data_wait", "callbacks", "new"]) == {
@@ -51,7 +59,7 @@ def test_interval_means_are_levels_up_to_their_end() -> None:
     assert trace["line"] == {"color": "--accent", "width": 1.6, "shape": "vh"}
 
 
-@pytest.mark.parametrize(("value", "unit"), [(2.0, "s"), (0.02, "ms"), (2e-7, "µs"), (0.0, "µs")])
+@pytest.mark.parametrize(("value", "unit"), [(2.0, "s"), (0.02, "ms"), (2e-7, "us"), (0.0, "us")])
 def test_axis_of_times_has_the_unit_of_a_typical_one(value: float, unit: str) -> None:
     """A typical time has few digits; the smallest unit serves what is smaller."""
     assert time_unit(value)[1] == unit

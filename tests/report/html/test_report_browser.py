@@ -198,6 +198,22 @@ def test_tiny_losses_need_no_style_that_the_policy_forbids(browser: Any, tmp_pat
     assert any(label.startswith("1e") for label in labels)
 
 
+def test_ticks_between_powers_of_ten_are_whole_numbers(browser: Any, tmp_path: Path) -> None:
+    """A logarithmic axis over a small range says 0.02 where it would say 2 by itself."""
+    run = WrittenRun(tmp_path / "run").leg()
+    for step in range(1, 40):
+        run.metrics(step, loss_mean=0.5 / (1 + step / 2))
+    run.end(step=40)
+    opened = Opened(browser, write_html_report(open_run(tmp_path / "run")))
+    place = opened.draw("metric-0")
+    opened.page.locator("#metrics .toolbar button", has_text="Logarithmic").click()
+    opened.wait_until("document.getElementById('metric-0')._fullLayout.yaxis.type === 'log'")
+    labels = place.locator(".ytick text").all_text_contents()
+    opened.close()
+    assert len(labels) > 2
+    assert all(0.02 <= float(label) <= 0.5 for label in labels)
+
+
 def test_legend_takes_curves_away(shown: Opened) -> None:
     """A click on a name takes its curve out of the chart, another one brings it back."""
     shown.draw("metric-0")

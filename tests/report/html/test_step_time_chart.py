@@ -17,6 +17,6 @@ def test_mean_covers_its_own_interval(tmp_path: Path) -> None:
     events.close()
     run = open_run(tmp_path)
     line = step_time_chart.build(summarise_run(run), run).charts[0].traces[0]
-    assert line["name"] == "undisturbed"
+    assert line["name"] == "clean"
     assert line["line"]["shape"] == "vh"
     assert (line["x"], line["y"]) == ([20, 40, 60, 80, 100], [40, 40, 60, 80, 100])

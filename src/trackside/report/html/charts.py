@@ -23,9 +23,14 @@ Column = list[float | int | None]
 MAX_POINTS = 1600
 """Points per line; a screen has about that many columns."""
 
+PALE = 0.7
+"""Curves that are less opaque than this are marked as such in the legend."""
+LOG_AXIS = {"type": "log", "tickformat": ".6~g"}
+"""With a format, ticks between powers of ten have their whole number, and not only its first digit."""
+
 _MAX_MARKED = 100
 """Up to this many points of a line are marked; more would overlap."""
-_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _LIBRARY_CALLBACKS = (
     "JaxProfiler",
@@ -108,9 +113,23 @@ class Chart:
 
     def _legend(self) -> list[dict[str, str]]:
         """Each name once, as text: the page's script writes it as such."""
-        named = [trace for trace in self.traces if trace.get("showlegend", True)]
-        colours = {trace["name"]: trace["marker"]["color"] for trace in named}
-        return [{"name": name, "text": html.unescape(name), "color": colour} for name, colour in colours.items()]
+        named = {trace["name"]: trace for trace in self.traces if trace.get("showlegend", True)}
+        return [
+            {
+                "name": name,
+                "text": html.unescape(name),
+                "color": trace["marker"]["color"],
+                "mark": _legend_mark(trace),
+            }
+            for name, trace in named.items()
+        ]
+
+
+def _legend_mark(trace: Mapping[str, Any]) -> str:
+    """What a trace looks like, as a class of the style sheet: colors alone do not tell all curves apart."""
+    if trace.get("mode") == "markers":
+        return "dot"
+    return "pale" if trace.get("opacity", 1.0) < PALE else "swatch"
 
 
 def view_buttons(chart_ids: Iterable[str], titles: Sequence[str]) -> Html:

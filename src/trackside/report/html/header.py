@@ -106,7 +106,7 @@ def _speed_tiles(summary: RunSummary) -> Iterator[Html]:
         rates += [f"{three_digits(ledger.tokens_per_second)} tokens/s"] if ledger.num_tokens else []
         explanation = "Over the whole run, including set-up, compilation and everything else that is not a step."
         steps = f"{three_digits(ledger.steps_per_second)} steps/s"
-        yield tile(term("Throughput", explanation), steps, ", ".join(rates))
+        yield tile(term("Throughput", explanation), steps, "; ".join(["overall", *rates]))
     if summary.mfu is not None:
         explanation = (
             "The model's FLOP/s as a share of the devices' peak (data sheet, or measured), in steps and while waiting "

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from trackside.report.html.charts import (
+    LOG_AXIS,
     Chart,
     OtherAxis,
     View,
@@ -99,8 +100,7 @@ def metric_toolbar(charts: Sequence[Chart], search: Child = None) -> Html:
 def _views(columns: Sequence[Sequence[float | int | None]]) -> list[View]:
     """The view that suits the values, linear, and logarithmic."""
     values = np.array([value for column in columns for value in column if value is not None], float)
-    # As 1e-6: prefixes such as µ belong to units, and powers need styles that the policy of the page forbids.
-    logarithmic = {"yaxis": {"type": "log", "exponentformat": "e"}}
+    logarithmic = {"yaxis": LOG_AXIS}
     layouts = (logarithmic if is_flattened(values) else {}, {}, logarithmic)
     return [View(title, layout) for title, layout in zip(_VIEWS, layouts, strict=True)]
 

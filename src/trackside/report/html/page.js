@@ -153,10 +153,10 @@
     const style = getComputedStyle(root);
     const legend = document.createElement("div");
     legend.className = "keys";
-    for (const { name, text, color } of charts[id].legend) {
+    for (const { name, text, color, mark } of charts[id].legend) {
       const key = document.createElement("button");
       const swatch = document.createElement("i");
-      swatch.className = "swatch";
+      swatch.className = `swatch ${mark}`;
       swatch.style.background = style.getPropertyValue(color);
       key.type = "button";
       key.append(swatch, text);

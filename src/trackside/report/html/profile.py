@@ -97,10 +97,21 @@ def _figures(capture: CaptureRow, report: TraceReport, run_path: Path) -> Html:
     time, coverage, rate = report.step_time, report.coverage, step_rate(report)
     figures: list[tuple[Child, str]] = [("steps", f"{capture.first_step:,} to {capture.last_step:,}")]
     figures.append(("why", capture.reason or "requested"))
+    if report.window_s is not None:
+        explanation = "From the start of the first step to the end of the last."
+        figures.append((term("window", explanation), seconds(report.window_s)))
     if time is not None:
-        figures.append(("step time", f"{seconds(time.median_s)}, p95 {seconds(time.p95_s)}"))
+        explanation = (
+            "From the start of a step to the start of the next, so the last step of the window has none. Tracing makes "
+            "steps slower: the section on the step time has those of the run."
+        )
+        shown = f"mean {seconds(time.mean_s)}, median {seconds(time.median_s)}"
+        figures.append((term("step time", explanation), shown))
     if report.device_busy is not None:
-        figures.append(("device busy", percent(report.device_busy)))
+        explanation = "Of the window; the time of all scopes together, per step. The rest of the window it was idle."
+        per_step = report.per_step(coverage.busy_s)
+        more = "" if per_step is None else f", {seconds(per_step)} per step"
+        figures.append((term("device busy", explanation), f"{percent(report.device_busy)}{more}"))
     if rate is not None:
         explanation = "Matrix products and convolutions of a step, over the step time."
         figures.append((term("achieved", explanation), with_prefix(rate, "FLOP/s")))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from trackside.report.html import event_lanes
-from trackside.report.html.charts import MAX_POINTS, Chart, View, as_interval_means, line, numbers, time_unit
+from trackside.report.html.charts import LOG_AXIS, MAX_POINTS, Chart, View, as_interval_means, line, numbers, time_unit
 from trackside.report.html.markup import code, joined
 from trackside.report.html.section import Section, panel
 from trackside.report.run_summary import RunSummary
@@ -47,8 +47,7 @@ def _lead(times: StepTimeSummary | None) -> str:
     if times is None:
         return "Every interval contains warm-up, a compile, a capture, a validation or a checkpoint."
     return (
-        f"The median step takes {seconds(times.p50_s)} (p95 {seconds(times.p95_s)}, p99 {seconds(times.p99_s)}), not "
-        "counting disturbed ones."
+        f"The median clean step takes {seconds(times.p50_s)} (p95 {seconds(times.p95_s)}, p99 {seconds(times.p99_s)})."
     )
 
 
@@ -59,7 +58,7 @@ def _note(times: StepTimeSummary | None) -> str:
 
 def _left_out(times: StepTimeSummary) -> str:
     listed = ", ".join(f"{number:,} {_REASONS.get(reason, reason)}" for reason, number in times.left_out.items())
-    return f"{times.num_steps:,} steps were undisturbed; left out: {listed}. " if listed else ""
+    return f"{times.num_steps:,} steps were clean; left out: {listed}. " if listed else ""
 
 
 def _chart(run: Run, times: StepTimes) -> Chart:
@@ -84,7 +83,7 @@ def _chart(run: Run, times: StepTimes) -> Chart:
             "zeroline": False,
         }
     linear = View("Linear", {"yaxis": {"type": "linear", "rangemode": "tozero"}})
-    logarithmic = View("Logarithmic", {"yaxis": {"type": "log"}})
+    logarithmic = View("Logarithmic", {"yaxis": LOG_AXIS})
     is_wide = times.seconds.max() > _LOG_FACTOR * np.median(times.seconds)
     views = [logarithmic, linear] if is_wide else [linear, logarithmic]
     return Chart(
@@ -114,8 +113,8 @@ def _time_traces(times: StepTimes, size: float, unit: str) -> list[dict[str, Any
     values = levels_s / size
     kept = spike_indices(values, MAX_POINTS)
     hint = hover + "<extra></extra>"
-    undisturbed = line(steps[kept], values[kept], "undisturbed", "--accent", hovertemplate=hint)
-    traces = [as_interval_means({**undisturbed, "mode": "lines"})]
+    clean = line(steps[kept], values[kept], "clean", "--accent", hovertemplate=hint)
+    traces = [as_interval_means({**clean, "mode": "lines"})]
     for name, mask, colour in kinds:
         indices = np.flatnonzero(mask)
         indices = indices[spike_indices(scaled[indices], _MAX_MARKERS)]

@@ -125,6 +125,7 @@ def test_verdict_tells_change_interval_and_limit(slower: Comparison) -> None:
     assert re.search(r'class="status bad"><span[^>]*>slower</span>', header)
     assert ">Regression<" in header
     assert "A step of after takes 20.0 % more time than one of before." in verdict
+    assert re.search(r"undisturbed step.*?</dt><dd>[\d.]+ ms before, [\d.]+ ms after", verdict)
     assert re.search(r"\+20\.0 %, 95 % interval \+1\d\.\d % to \+2\d\.\d %", verdict)
     assert 'class="verdict severe"' in verdict
 

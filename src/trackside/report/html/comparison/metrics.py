@@ -1,7 +1,6 @@
 """Losses and metrics of two runs: their curves in one chart each, and their values at equal steps and times."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,9 @@ _MAX_CHARTS = 12
 _MAX_POINTS = 800
 _MAX_METRICS = 40
 _NUM_UNFOLDED = 3
+_WIDTHS = {True: 1.6, False: 2.4}
+_FIRST_WIDER = 1.6
+_MARKER_SIZE = 5
 _PILLS = {"after": ("better", "good"), "before": ("worse", "bad")}
 _LOWER_AND_HIGHER = {"min": "lower is better", "max": "higher is better"}
 
@@ -76,10 +78,17 @@ def _charts(comparison: Comparison) -> dict[str, Chart]:
 
 
 def _line(side: Side, curve: Curve, name: str, colour: str) -> MetricLine:
-    """Training is pale, so that validations can be seen in front of it."""
+    """Training is pale, so that validations can be seen in front of it.
+
+    Curves of the first run are wider: where both runs have the same values, it can be seen behind the second.
+    """
     drawn = metric_line(side.metrics[curve.mode], curve, side.axes, name, colour, _MAX_POINTS)
-    looks: dict[str, Any] = {"opacity": 0.55} if curve.stage == "train" else {"line": {"color": colour, "width": 2.4}}
-    drawn.trace.update(looks)
+    is_train, is_first = curve.stage == "train", colour == BEFORE_COLOUR
+    width = _WIDTHS[is_train] * (_FIRST_WIDER if is_first else 1.0)
+    drawn.trace["line"] = {**drawn.trace["line"], "width": width}
+    drawn.trace["marker"] = {**drawn.trace["marker"], "size": _MARKER_SIZE * (_FIRST_WIDER if is_first else 1.0)}
+    if is_train:
+        drawn.trace["opacity"] = 0.55
     return drawn
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from trackside.compare import Comparison
 from trackside.compare.disturbance import StepSeries
-from trackside.report.html.charts import MAX_POINTS, Chart, View, as_interval_means, line, numbers, time_unit
+from trackside.report.html.charts import LOG_AXIS, MAX_POINTS, Chart, View, as_interval_means, line, numbers, time_unit
 from trackside.report.html.comparison.changes import AFTER_COLOUR, BEFORE_COLOUR
 from trackside.report.html.comparison.values import run_labels
 from trackside.report.html.markup import code, element, joined
@@ -51,10 +51,10 @@ def build(comparison: Comparison) -> Section:
     size, unit = time_unit(float(np.median(np.concatenate([curve.times for curve in curves]))))
     distribution, beyond = _distribution(curves, size, f"{unit} per {time.per}")
     course = _course(curves, size, unit, time.per)
-    spread_note = "Dashed: an undisturbed step." + (
+    spread_note = f"Dashed: an undisturbed {time.per}, by which the runs are compared." + (
         f" {beyond} of the steps are beyond the ends of the axis." if beyond else ""
     )
-    course_note = "Clean steps only, one after the other. Dashed: an undisturbed step."
+    course_note = f"Clean steps only, one after the other. Dashed: an undisturbed {time.per}."
     content = element(
         "div",
         panel("Distribution of step times", chart=distribution, note=spread_note),
@@ -69,8 +69,8 @@ def _lead(comparison: Comparison) -> str:
     if time.median_before_s is None or time.median_after_s is None:
         return time.problem
     return (
-        f"The median {time.per} takes {seconds(time.median_before_s)} before and {seconds(time.median_after_s)} after, "
-        "noise included."
+        f"The median clean {time.per} takes {seconds(time.median_before_s)} before and "
+        f"{seconds(time.median_after_s)} after, noise included."
     )
 
 
@@ -163,7 +163,7 @@ def _course(curves: list[_Curve], size: float, unit: str, per: str) -> Chart:
         "hovermode": "closest",
     }
     linear = View("Linear", {"yaxis": {"type": "linear", "rangemode": "tozero"}})
-    logarithmic = View("Logarithmic", {"yaxis": {"type": "log"}})
+    logarithmic = View("Logarithmic", {"yaxis": LOG_AXIS})
     is_wide = any(curve.times.max() > _LOG_FACTOR * np.median(curve.times) for curve in curves)
     views = [logarithmic, linear] if is_wide else [linear, logarithmic]
     return Chart("course-chart", "The step times of both runs over their clean steps", traces, layout, views)

@@ -48,6 +48,10 @@ def _sentence(comparison: Comparison) -> str:
 def _basis(comparison: Comparison) -> Iterator[Html]:
     """The numbers behind the verdict."""
     time = comparison.step_time
+    if time.before_s is not None and time.after_s is not None:
+        explanation = f"What one {time.per} takes while nothing else disturbs it: less than the median."
+        name = term(f"undisturbed {time.per}", explanation)
+        yield _fact(name, f"{seconds(time.before_s)} before, {seconds(time.after_s)} after")
     if time.change is not None:
         interval = ""
         if time.low is not None and time.high is not None:
@@ -105,12 +109,13 @@ def _cause(cause: Cause) -> Html:
     accounted = None
     if cause.change_s:
         accounted = _fact("accounts for", f"{sign_of(cause.change_s)}{seconds(abs(cause.change_s))} per step")
-    shown = list(cause.evidence.items())[:_MAX_EVIDENCE]
+    told = [(name, value) for name, value in cause.evidence.items() if str(value) not in cause.title]
+    shown = told[:_MAX_EVIDENCE]
     # Strings have names that the user chose, such as a path in the configuration: these stay as they are.
     facts = [
         _fact(name if isinstance(value, str) else _words(name), evidence_value(name, value)) for name, value in shown
     ]
-    rest = len(cause.evidence) - len(shown)
+    rest = len(told) - len(shown)
     more = element("p", f"{rest:,} more below, under Configuration and environment.", class_="note") if rest else None
     listed = element("dl", accounted, facts, class_="evidence") if facts or accounted else None
     title = element("p", element("strong", cause.title), class_="advice")

@@ -1,0 +1,35 @@
+"""What is learned of the steps of a loop that is not ours."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from tests.measured_run.own_loops import open_run_of, rows_of
+
+
+def update(weights: jax.Array, inputs: jax.Array) -> jax.Array:
+    """A step of a dozen operations."""
+    loss = jax.grad(lambda weights: jnp.mean((jnp.tanh(inputs @ weights) - jnp.sin(inputs[:, 0])) ** 2))
+    return weights - 0.1 * jnp.clip(loss(weights), -1.0, 1.0)
+
+
+def eager_steps(folder: Path, step: object, size: int) -> list[dict[str, dict[str, int]]]:
+    """What a run says of steps that are not compiled. Operations compile once for each size in a process."""
+    with open_run_of(folder) as run:
+        run.step(step, name="update")(jnp.zeros(size), jnp.ones((size, size)))  # type: ignore[arg-type]
+    return [row["eager_steps"] for row in rows_of(run, "environment") if "eager_steps" in row]
+
+
+def test_a_step_that_is_not_compiled_is_noticed(tmp_path: Path) -> None:
+    """A call that compiles nothing but single operations is a step that was not jitted."""
+    (found,) = eager_steps(tmp_path / "run", update, 37)
+    assert found["update"]["num_operations"] >= 8
+    assert found["update"]["num_programs"] == 0
+
+
+def test_a_compiled_step_may_be_inside_of_a_plain_function(tmp_path: Path) -> None:
+    """A plain function around a jitted one is as good as the jitted one, also with operations beside it."""
+    jitted = jax.jit(update)
+    assert eager_steps(tmp_path / "jitted", jitted, 38) == []
+    assert eager_steps(tmp_path / "around", lambda *args: jitted(*args) + jnp.cos(args[0]) * 2.0, 39) == []
