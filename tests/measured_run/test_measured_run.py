@@ -178,6 +178,49 @@ def test_several_functions_make_one_step() -> None:
     assert run.ledger_totals.num_samples == 12
 
 
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_parts_of_a_step_have_its_number(tmp_path: Path, comes_first: bool) -> None:
+    """What a part logs is in the row of its step, whether it is called before the rest of the step or after it."""
+    with open_run_of(tmp_path / "run") as run:
+        part, step = run.step(step_of(), steps_per_call=0, name="part"), run.step(step_of())
+        for batch in run.batches(make_loader()):
+            calls = [(part, "part_loss"), (step, "loss")]
+            for function, name in calls if comes_first else calls[::-1]:
+                run.log({name: function(weights(), batch)[1]})
+    table = trackside.open_run(tmp_path / "run").metrics["train"]
+    assert table.step.tolist() == [1, 2, 3, 4]
+    assert all(np.isfinite(table[name]).all() for name in ("loss", "part_loss"))
+    assert {row["step"] for row in rows_of(run, "compile") if not row["is_operation"]} == {1}
+
+
+def test_evaluations_keep_the_number_of_the_last_step(tmp_path: Path) -> None:
+    """A function that makes no step is no part of the next one if it is called now and then, or logs a validation."""
+    with open_run_of(tmp_path / "run") as run:
+        evaluate, step = run.step(step_of(), steps_per_call=0), run.step(step_of())
+        batch = make_loader()[0]
+        for num_steps in (0, 3, 3):
+            for _ in range(num_steps):
+                step(weights(), batch)
+            run.log({"val/loss": evaluate(weights(), batch)[1]})
+        run.log(evaluated=1.0)
+    metrics = trackside.open_run(tmp_path / "run").metrics
+    assert metrics["val"].step.tolist() == [0, 3, 6]
+    assert metrics["train"].step.tolist() == [6]
+
+
+def test_time_to_the_first_step_ends_with_a_step(tmp_path: Path) -> None:
+    """A call of something that makes no step is on the way to the first step."""
+    clock = ManualClock(start=1.0)
+    with open_run_of(tmp_path / "run", clock=clock) as run:
+        part = run.step(lambda: clock.advance(0.5), steps_per_call=0, name="part")
+        step = run.step(lambda: clock.advance(0.25), name="step")
+        for _ in range(3):
+            part()
+            step()
+    (first,) = rows_of(run, "first_step")
+    assert (first["step"], first["wall_s"]) == (1, pytest.approx(0.75))
+
+
 def test_steps_inside_a_scan_count() -> None:
     """A call that scans over K batches makes K steps."""
     stacked = [np.stack(leaves) for leaves in zip(*make_loader(), strict=True)]

@@ -6,7 +6,9 @@ import pytest
 
 from tests.profiling.played_device import BlindWatch, ExactWatch
 from tests.profiling.played_loop import PlayedLoop
+from trackside.clock import ManualClock
 from trackside.profiling import call_ends
+from trackside.profiling.call_record import CallRecord
 
 STEP_S = 0.010
 
@@ -144,3 +146,33 @@ def test_calls_that_are_done_when_they_return() -> None:
     record = loop.retired[0]
     assert (record.began_s, record.completed_s) == (record.ready_s, record.dispatched_s)
     assert record.uncertainty_s == pytest.approx(3e-3)
+
+
+def queued_call(dispatched_s: float, seen_s: float | None = None, num_steps: int = 1) -> CallRecord:
+    """A call that was made while the device was busy, and was found complete long after."""
+    times = [dispatched_s] * 5
+    call = CallRecord(1, num_steps, 0, 1, *times, False, False, None, None)
+    call.found_s = 1.0
+    if seen_s is not None:
+        call.seen_s = seen_s
+    return call
+
+
+def test_calls_that_are_computed_side_by_side_do_not_take_no_time() -> None:
+    """A call that was seen to end before the one in front of it says nothing of how long such calls take."""
+    ends = call_ends.CallEnds(clock=ManualClock(), watch=BlindWatch(ManualClock()))
+    for seen_s in (0.020, 0.015, 0.014, 0.013, 0.012):
+        ends.conclude(queued_call(0.001, seen_s), ())
+    assert not ends.is_known
+    ends.close()
+
+
+def test_calls_between_two_that_were_seen_share_the_time() -> None:
+    """Where few calls of a long queue are watched, the time from one of them to the next tells how long each takes."""
+    ends = call_ends.CallEnds(clock=ManualClock(), watch=BlindWatch(ManualClock()))
+    for index in range(1, 41):
+        call = queued_call(0.0, index * STEP_S if index % 5 == 1 else None)
+        call.found_s = (index + 3) * STEP_S
+        ends.conclude(call, ())
+    assert call.completed_s == pytest.approx(40 * STEP_S)
+    ends.close()

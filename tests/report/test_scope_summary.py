@@ -21,6 +21,8 @@ def test_what_was_split_by_estimate_is_said() -> None:
     assert (summary.estimated_share, summary.unsplit_share) == (pytest.approx(1.0), 0.0)
     assert [scope.scope for scope in summary.scopes] == ["d", "c", "b", "a"]
     assert all(scope.is_estimated for scope in summary.scopes)
+    per_step_s = [scope.seconds_per_step for scope in summary.scopes]
+    assert summary.busy_s_per_step == pytest.approx(sum(one or 0.0 for one in per_step_s))
     assert sum(scope.estimated_share for scope in summary.scopes) == pytest.approx(1.0)
 
 

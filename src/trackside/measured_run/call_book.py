@@ -67,6 +67,8 @@ class CallBook:
     ):
         self.step = step
         """Steps so far."""
+        self.is_amid_step = False
+        """Whether the last call was a part of the step that comes next."""
         self.epoch = 1
         self.is_closed = False
         self.last: CallRecord | None = None
@@ -83,6 +85,7 @@ class CallBook:
         self._callbacks = callbacks
         self._look_up = look_up
         self._clock = clock
+        self._first_step = step
         self._has_begun = False
         self._next_boundary = math.inf
         self._next_look_s = 0.0
@@ -110,7 +113,7 @@ class CallBook:
             self._window,
         )
         ends, counter, output, thread_id = meter.ends, compile_counter(), CallOutput(), get_ident()
-        is_new = True
+        is_new, first_step = True, self._first_step
         find, measurements = output.find, self._measurements
 
         # One plain function, with everything in reach: this is paid for at every step.
@@ -171,6 +174,7 @@ class CallBook:
             host.num_samples = 0
             self.last = record
             self.step = step = self.step + num_steps
+            self.is_amid_step = not num_steps and made.leads(step - first_step)
             made.num_calls += 1
             calls.append(record)
             if report is None:
@@ -247,7 +251,7 @@ class CallBook:
             self._pause_device()  # such a call says nothing about the device
         made.learn(args, kwargs)
         try:
-            is_own = self._explain(made, args, kwargs, num_events, record.last_step)
+            is_own = self._explain(made, args, kwargs, num_events, self.step + self.is_amid_step)
         except BaseException:
             self._is_busy = False
             raise

@@ -371,6 +371,17 @@ class _TorchValue:
         return np.asarray(self._tensor.item())
 
 
+def is_of_training(values: Any, mode: str) -> bool:
+    """Whether values are those of a training step.
+
+    Args:
+        values: What is logged, by name.
+        mode: What it is logged under if the names do not say otherwise.
+    """
+    stages = (MODES.get(str(name).partition("/")[0], mode) for name in values)
+    return all(stage == "train" for stage in stages)
+
+
 def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if not isinstance(name, str):

@@ -22,7 +22,7 @@ from trackside.measured_run.call_book import CallBook
 from trackside.measured_run.closing import RunEnd
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.leg import Leg
-from trackside.measured_run.logged_values import LoggedValues, checked_number
+from trackside.measured_run.logged_values import LoggedValues, checked_number, is_of_training
 from trackside.measured_run.measured_batches import measure_batches
 from trackside.measured_run.open_runs import (
     close_abandoned,
@@ -226,7 +226,8 @@ class MeasuredRun:
         Args:
             values: Numbers by name; dicts of them count as `name/inner_name`. After a call of K steps, an array of K
                 numbers becomes a row for each step.
-            step: The step that they belong to; the steps so far if left out.
+            step: The step that they belong to; if left out, the steps so far, or the step under way after a call that
+                is part of it (`steps_per_call=0`).
             every: Log only at steps that this number divides.
             **named: More numbers.
 
@@ -236,6 +237,8 @@ class MeasuredRun:
         """
         book, host = self._book, self._host
         at = book.step if step is None else checked_number(step, "step", 0)
+        if book.is_amid_step and step is None and is_of_training(named if values is None else values, host.mode):
+            at += 1  # as what the rest of this step will log
         if every != 1:
             checked_number(every, "every", 1)
             num_steps = 1 if step is not None or book.last is None else max(book.last.num_steps, 1)

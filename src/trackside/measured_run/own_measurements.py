@@ -54,6 +54,8 @@ class StepFunction:
     """Calls that were not, such as those inside of others."""
     output: CallOutput = field(default_factory=CallOutput)
     _forms: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    _called_at: int | None = None
+    _leads: bool = False
     _lengths: list[int] | None = None
     """Of what a call with a whole stack of batches has returned."""
 
@@ -78,6 +80,18 @@ class StepFunction:
         else:
             return num_steps, num_read
         return num_steps, num_read * (batch_size or 1)
+
+    def leads(self, num_steps: int) -> bool:
+        """Whether a call that makes no step is part of the next one, and not of the last.
+
+        It is if the function was called before there was any step, and then for each step: an evaluation is not.
+
+        Args:
+            num_steps: Steps so far in this run.
+        """
+        before, self._called_at = self._called_at, num_steps
+        self._leads = num_steps == 0 if before is None else self._leads and num_steps - before <= 1
+        return self._leads
 
     def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember the forms of the arguments, not the arrays."""

@@ -99,9 +99,9 @@ class StepMeter:
     def _take_calls(self, calls: list[CallRecord]) -> None:
         ledger = self.ledger
         self.device.add_calls(calls, ledger.take_longest())
-        if self.first_step is None or self._epoch_ended is not None:
+        while calls and (self.first_step is None or self._epoch_ended is not None):
             ledger.add_calls(calls[:1])
-            if self.first_step is None:
+            if self.first_step is None and calls[0].num_steps:  # else it is a part of a step, as of a discriminator
                 self._note_first_step(calls[0].last_step)
             if self._epoch_ended is not None:
                 self._begin_epoch()

@@ -57,6 +57,8 @@ class CallEnds:
         self._takes_long = False
         self._last_s = -_NEVER
         self._is_last_seen = False
+        self._last_seen_s = _NEVER
+        self._num_unseen = 0
 
     @property
     def last_s(self) -> float:
@@ -128,17 +130,32 @@ class CallEnds:
             ended_s = call.seen_s
         is_seen = ended_s < _NEVER
         if is_seen:
-            if ended_s < begin_s:
+            seen_s, is_beside = (
+                ended_s,
+                ended_s < begin_s,
+            )  # a CPU computes calls that do not depend on each other at the same time
+            if is_beside:
                 ended_s = begin_s
-            if (self._is_last_seen or call.was_idle) and not call.is_disturbed:
+            if (self._is_last_seen or call.was_idle) and not (call.is_disturbed or is_beside):
                 self._add_duration((ended_s - begin_s) / (call.num_steps or 1))  # a part of a step counts as one
+            elif self._num_unseen and not (call.was_idle or call.is_disturbed) and seen_s > self._last_seen_s:
+                self._add_duration((seen_s - self._last_seen_s) / (self._num_unseen + (call.num_steps or 1)))
+            self._last_seen_s, self._num_unseen = seen_s, 0
         else:
             ended_s, call.uncertainty_s = self._estimate(call, begin_s, later)
+            self._count_unseen(call)
         call.completed_s, self._last_s, self._is_last_seen = ended_s, ended_s, is_seen
         # Where nobody saw two ends, they may seem close: calls that take long are far apart all the same.
         self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S or self._takes_long
         if self._is_long:
             self.next_watch_s = 0.0
+
+    def _count_unseen(self, call: CallRecord) -> None:
+        """Count the steps since a call that was seen to complete, as long as the device went from one to the next."""
+        if call.was_idle or call.is_disturbed:
+            self._last_seen_s, self._num_unseen = _NEVER, 0
+        elif self._last_seen_s < _NEVER:
+            self._num_unseen += call.num_steps or 1
 
     def close(self) -> None:
         """End the thread."""
