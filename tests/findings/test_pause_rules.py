@@ -63,6 +63,25 @@ def test_one_checkpoint_is_no_habit(number, is_found):
     assert (checkpointing_dominates(facts) is not None) == is_found
 
 
+def test_saving_that_takes_no_time_worth_speaking_of_is_a_note() -> None:
+    """A short training with the default of a checkpoint per epoch is told how to save less, and not warned."""
+    facts = replace(run_with({"checkpointing": 2.0}, wall_s=4.0), num_checkpoints=20)
+    finding = checkpointing_dominates(facts)
+    assert finding is not None
+    assert finding.severity == "info"
+    assert finding.title == "saving checkpoints takes 50 % of the time, 2 s in all"
+    assert "CheckpointConfig(every_n_epochs=10)" in finding.advice
+    assert finding.evidence["checkpointing_per_save_s"] == pytest.approx(0.1)
+
+
+def test_advice_on_saving_fits_a_loop_of_your_own() -> None:
+    """There, no callback saves."""
+    finding = checkpointing_dominates(replace(run_with({"checkpointing": 50.0}), is_own_loop=True))
+    assert finding is not None
+    assert finding.severity == "severe"
+    assert "CheckpointConfig" not in finding.advice
+
+
 def test_callbacks_are_named():
     """Each callback that takes long is a finding of its own, by name; others are not told."""
     findings = list(callback_dominates(run_with({"callback/A": 15.0, "callback/B": 45.0, "callback/C": 1.0})))

@@ -29,6 +29,10 @@ MIN_VALIDATION = 0.3
 SEVERE_VALIDATION = 0.5
 MIN_CHECKPOINTING = 0.1
 SEVERE_CHECKPOINTING = 0.4
+TARGET_CHECKPOINTING = 0.05
+"""The share that the advised interval aims at."""
+MIN_CHECKPOINTING_S = 10.0
+"""Less is worth a note, and no warning: the default would be to blame, and nobody waits for long."""
 MIN_CHECKPOINTS = 3
 """The first one sets things up, and a short run may have no others."""
 MIN_CALLBACK = 0.1
@@ -139,13 +143,28 @@ def checkpointing_dominates(facts: RunFacts) -> Finding | None:
         return None
     if 0 < facts.num_checkpoints < MIN_CHECKPOINTS:
         return None
+    saving_s = time.seconds(CHECKPOINTING)
+    # A trainer saves after each epoch by default. In a short training that is a large share of little time.
+    is_short = saving_s < MIN_CHECKPOINTING_S
+    saves = facts.num_checkpoints
     return Finding(
         "checkpointing_dominates",
-        severity_of(share, SEVERE_CHECKPOINTING),
-        f"saving checkpoints takes {time.share_text(share)}",
-        {"checkpointing_share": share, "checkpointing_s": time.seconds(CHECKPOINTING)},
-        "save less often, as with CheckpointConfig(every_n_epochs=10), or to a faster disk",
+        "info" if is_short else severity_of(share, SEVERE_CHECKPOINTING),
+        f"saving checkpoints takes {time.share_text(share)}{f', {seconds(saving_s)} in all' if is_short else ''}",
+        {
+            "checkpointing_share": share,
+            "checkpointing_s": saving_s,
+            **({"num_checkpoints": saves, "checkpointing_per_save_s": saving_s / saves} if saves else {}),
+        },
+        _fewer_checkpoints(facts, share),
     )
+
+
+def _fewer_checkpoints(facts: RunFacts, share: float) -> str:
+    if facts.is_own_loop:
+        return "save less often, on a thread, or to a faster disk"
+    every = max(_rounded_up(share / TARGET_CHECKPOINTING), 2)
+    return f"save less often, as with callbacks=[CheckpointConfig(every_n_epochs={every})], or to a faster disk"
 
 
 def callback_dominates(facts: RunFacts) -> Iterator[Finding]:
