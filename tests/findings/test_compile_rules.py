@@ -1,5 +1,7 @@
 """The rules on compiles."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.findings.made_up import change, compile_row, make_ledger
@@ -174,8 +176,27 @@ def test_a_cache_is_advised_where_there_is_none(cache, is_advised):
     """A compilation cache that is on already is not advised."""
     finding = slow_compile(facts([{**FIRST, "cache": cache}], 60.0, 40.0))
     assert finding is not None
-    assert ("jax_compilation_cache_dir" in finding.advice) == is_advised
+    assert ("compile_cache of the TrainerConfig" in finding.advice) == is_advised
     assert "scan over them" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("library", "advised"),
+    [("linen", "(nn.scan)"), ("nnx", "(nnx.scan,"), ("equinox", "(jax.lax.scan, over"), ("", "(jax.lax.scan)")],
+)
+def test_advice_on_slow_compiles_fits_the_library(library, advised):
+    """A model is told of what its own library has for equal layers."""
+    finding = slow_compile(replace(facts([FIRST], 60.0, 40.0), library=library))
+    assert finding is not None
+    assert advised in finding.advice
+
+
+def test_advice_on_slow_compiles_fits_the_loop():
+    """A loop of the user's own has no TrainerConfig."""
+    finding = slow_compile(replace(facts([FIRST], 60.0, 40.0), is_own_loop=True))
+    assert finding is not None
+    assert "jax_compilation_cache_dir" in finding.advice
+    assert "TrainerConfig" not in finding.advice
 
 
 def test_recompiles_are_not_told_as_slow_compile():

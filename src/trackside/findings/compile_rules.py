@@ -26,11 +26,14 @@ MIN_COMPILE_SHARE = 0.3
 SEVERE_COMPILE_SHARE = 0.6
 SEVERE_COMPILE_S = 60.0
 
-_CACHE = (
-    "set compile_cache of the TrainerConfig to a path that runs share, or, for a loop of your own, "
-    'jax.config.update("jax_compilation_cache_dir", ...)'
-)
-_SCAN = "if the model has many equal layers, scan over them (nn.scan, jax.lax.scan)"
+_CACHE = "set compile_cache of the TrainerConfig to a path that runs share"
+_CACHE_OF_OWN_LOOP = 'jax.config.update("jax_compilation_cache_dir", ...)'
+_SCANS = {
+    "linen": "nn.scan",
+    "nnx": "nnx.scan, over layers that nnx.vmap makes",
+    "equinox": "jax.lax.scan, over layers that eqx.filter_vmap makes",
+}
+_ANY_SCAN = "jax.lax.scan"
 _KIND_NAMES = {"static": "static value", "committed": "placement"}
 
 
@@ -127,11 +130,15 @@ def compile_time_s(row: Mapping[str, Any]) -> float:
 
 
 def _advice_for_slow_compile(facts: RunFacts) -> str:
-    if any(row.get("cache") in ("hit", "miss") for row in facts.compiles):
+    scan = f"if the model has many equal layers, scan over them ({_SCANS.get(facts.library, _ANY_SCAN)})"
+    has_cache = any(row.get("cache") in ("hit", "miss") for row in facts.compiles)
+    if has_cache and facts.is_own_loop:
+        return f"the compile cache is on, so the next run compiles less; {scan}"
+    if has_cache:
         return (
-            f"the compile cache is on, so a resumed run compiles less; compile_cache=<path> lets runs share it; {_SCAN}"
+            f"the compile cache is on, so a resumed run compiles less; compile_cache=<path> lets runs share it; {scan}"
         )
-    return f"let reruns reuse the programs: {_CACHE}; {_SCAN}"
+    return f"let reruns reuse the programs: {_CACHE_OF_OWN_LOOP if facts.is_own_loop else _CACHE}; {scan}"
 
 
 def _is_shorter(old: str, new: str) -> bool:

@@ -70,6 +70,7 @@ class FactCollector:
         self._num_devices: int | None = None
         self._platform: str | None = None
         self._loaders: dict[str, LoaderFacts] = {}
+        self._library = ""
         self._can_fuse_steps: bool | None = None
         self._is_own_loop = False
         self._eager_steps: dict[str, int] = {}
@@ -120,6 +121,7 @@ class FactCollector:
             num_devices=self._num_devices,
             platform=self._platform,
             loaders=dict(self._loaders),
+            library=self._library,
             can_fuse_steps=self._can_fuse_steps,
             is_own_loop=self._is_own_loop,
             eager_steps=dict(self._eager_steps),
@@ -208,6 +210,7 @@ class FactCollector:
             self._num_devices = len(row["devices"])
         if row.get("loaders") is not None:
             self._loaders = loaders_of(row["loaders"])
+        self._library = str(row.get("library") or self._library)
         if row.get("can_fuse_steps") is not None:
             self._can_fuse_steps = bool(row["can_fuse_steps"])
         self._is_own_loop = self._is_own_loop or row.get("loop") == OWN_LOOP

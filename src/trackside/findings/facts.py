@@ -69,6 +69,8 @@ class RunFacts:
     """What JAX calls the backend: `cpu`, `gpu`, `tpu`."""
     loaders: Mapping[str, LoaderFacts] = field(default_factory=dict)
     """What the batches come from: `train`, `val` and `test`; `val/<name>` for one of several."""
+    library: str = ""
+    """What the model is written with: `linen`, `nnx`, `equinox` or `functions`; empty if that is not known."""
     can_fuse_steps: bool | None = None
     """Whether the trainer makes one step in a call, and could make several."""
     is_own_loop: bool = False

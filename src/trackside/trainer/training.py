@@ -123,12 +123,12 @@ class Training:
             time.leg = max(log.num_earlier_legs + 1, time.leg if is_resumed else 1)
 
     def _write_what_findings_need(self) -> None:
-        """Write what the loaders are, and which findings are not wanted."""
+        """Write what the loaders and the model are, and which findings are not wanted."""
         log, silenced = self._trainer.run_log, self._trainer.trainer_config.silence_findings
         loaders = {"train": self._train_loader, "val": self._val_loader, "test": self._test_loader}
         num_ahead = self._trainer.trainer_config.prefetch_batches
         described = {name: loader.to_dict() for name, loader in describe_loaders(loaders, num_ahead).items()}
-        log.write_environment({"loaders": described})
+        log.write_environment({"loaders": described, "library": self._trainer.engine.adapter.library})
         if silenced or log.facts().silenced:  # also those that an earlier leg did not want
             log.write("silence", findings=list(silenced))
 
