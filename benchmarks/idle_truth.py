@@ -23,10 +23,10 @@ BOUND = 0.05
 FIRST = 10
 """The step from which on idle time is counted: the first compiles."""
 SITUATIONS = (
-    Situation("fast loader", num_epochs=8),
-    Situation("loader of 5 ms", data_s=0.005, num_epochs=8),
-    Situation("loader of 15 ms", data_s=0.015, num_epochs=8),
-    Situation("loader of 15 ms in Python", data_s=0.015, holds_lock=True, num_epochs=8),
+    Situation("fast loader", num_epochs=8, steps_per_call=1),
+    Situation("loader of 5 ms", data_s=0.005, num_epochs=8, steps_per_call=1),
+    Situation("loader of 15 ms", data_s=0.015, num_epochs=8, steps_per_call=1),
+    Situation("loader of 15 ms in Python", data_s=0.015, holds_lock=True, num_epochs=8, steps_per_call=1),
 )
 
 

@@ -11,7 +11,7 @@ import pathlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -54,6 +54,7 @@ class Situation:
     save_every_n_steps: int = 0
     log_every_n_steps: int = 1
     num_epochs: int = 12
+    steps_per_call: int | Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Witness:
     begins_s: np.ndarray
     ends_s: np.ndarray
     calls_s: np.ndarray
-    """When the calls that made them had returned."""
+    """When the calls that made them had returned; empty where a call makes several steps."""
 
 
 class _Model(nn.Module):
@@ -144,8 +145,9 @@ def train(situation: Situation, folder: pathlib.Path) -> tuple[Witness, LedgerTo
                 check_val_every_n_epoch=1 if situation.validates else -1,
                 check_val_every_n_steps=13 if situation.validates else -1,
                 enable_progress_bar=False,
+                steps_per_call=situation.steps_per_call,
             ),
-            ModelConfig(model_class=_Model, parallel=ParallelConfig()),
+            ModelConfig(model_class=_Model, parallel=ParallelConfig(data_axis_size=1)),
             OptimizerConfig(name="sgd", scheduler=SchedulerConfig(name="constant", lr=1e-6)),
             batch=make_batch(1),
         )
