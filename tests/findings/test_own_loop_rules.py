@@ -9,6 +9,7 @@ from tests.findings.made_up import run_with
 from tests.measured_run.own_loops import open_run_of
 from trackside.clock import ManualClock
 from trackside.findings import RunFacts
+from trackside.findings.facts import EagerStep
 from trackside.findings.loop_rules import dispatch_bound
 from trackside.findings.own_loop_rules import (
     own_code_dominates,
@@ -80,7 +81,7 @@ def test_code_that_the_device_waits_for_all_the_time_is_no_wait() -> None:
 @pytest.mark.parametrize(("dispatch_s", "expected"), [(29.0, []), (30.0, ["warning"]), (50.0, ["severe"])])
 def test_edges_of_step_not_compiled(dispatch_s: float, expected: list[str]) -> None:
     """A step that is not compiled is a finding where starting its operations takes three tenths of the time."""
-    facts = replace(own({"dispatch": dispatch_s}), eager_steps={"train_step": 24})
+    facts = replace(own({"dispatch": dispatch_s}), eager_steps={"train_step": EagerStep(24, 2)})
     found = list(step_not_compiled(facts))
     assert [finding.severity for finding in found] == expected
     assert all("jax.jit(train_step)" in finding.advice for finding in found)
@@ -91,7 +92,16 @@ def test_larger_batches_are_no_advice_for_a_step_that_is_not_compiled() -> None:
     """Such a step takes long to start whatever its size, so it is not called too small."""
     small = own({"dispatch": 60.0}, num_steps=100_000, busy_s=20.0, idle={"dispatch": 60.0})
     assert dispatch_bound(small) is not None
-    assert dispatch_bound(replace(small, eager_steps={"train_step": 24})) is None
+    assert dispatch_bound(replace(small, eager_steps={"train_step": EagerStep(24)})) is None
+
+
+@pytest.mark.parametrize(("num_steps", "is_found"), [(10_000, True), (1000, False)], ids=["short", "long"])
+def test_a_step_that_is_compiled_in_part(num_steps: int, is_found: bool) -> None:
+    """A jitted gradient with an update outside of it is a warning, unless steps are so long that it does not matter."""
+    facts = replace(own({"dispatch": 60.0}, num_steps=num_steps), eager_steps={"train_step": EagerStep(10, 2)})
+    found = list(step_not_compiled(facts))
+    assert [(finding.severity, "only in part" in finding.title) for finding in found] == [("warning", True)] * is_found
+    assert all("the optimizer's update too" in finding.advice for finding in found)
 
 
 def test_small_steps_are_not_the_fault_of_the_code_between_them() -> None:

@@ -74,6 +74,21 @@ def test_saving_that_takes_no_time_worth_speaking_of_is_a_note() -> None:
     assert finding.evidence["checkpointing_per_save_s"] == pytest.approx(0.1)
 
 
+def test_checkpoints_that_follow_validations_are_told_so() -> None:
+    """Where each of many validations saves, fewer epochs with a checkpoint would change nothing."""
+    facts = replace(run_with({"checkpointing": 50.0}), num_checkpoints=150, check_val_every_n_steps=2)
+    finding = checkpointing_dominates(facts)
+    assert finding is not None
+    assert finding.advice == "checkpoints follow validations: validate less often (check_val_every_n_steps=2)"
+
+
+def test_advice_on_logging_fits_a_loop_of_your_own() -> None:
+    """There, `run.log` says how often."""
+    finding = logging_too_often(replace(run_with({"logging": 20.0}), is_own_loop=True))
+    assert finding is not None
+    assert finding.advice == "log less often, as with run.log(..., every=20)"
+
+
 def test_advice_on_saving_fits_a_loop_of_your_own() -> None:
     """There, no callback saves."""
     finding = checkpointing_dominates(replace(run_with({"checkpointing": 50.0}), is_own_loop=True))

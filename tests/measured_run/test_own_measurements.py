@@ -14,7 +14,7 @@ def update(weights: jax.Array, inputs: jax.Array) -> jax.Array:
     return weights - 0.1 * jnp.clip(loss(weights), -1.0, 1.0)
 
 
-def eager_steps(folder: Path, step: object, size: int) -> list[dict[str, int]]:
+def eager_steps(folder: Path, step: object, size: int) -> list[dict[str, dict[str, int]]]:
     """What a run says of steps that are not compiled. Operations compile once for each size in a process."""
     with open_run_of(folder) as run:
         run.step(step, name="update")(jnp.zeros(size), jnp.ones((size, size)))  # type: ignore[arg-type]
@@ -24,7 +24,8 @@ def eager_steps(folder: Path, step: object, size: int) -> list[dict[str, int]]:
 def test_a_step_that_is_not_compiled_is_noticed(tmp_path: Path) -> None:
     """A call that compiles nothing but single operations is a step that was not jitted."""
     (found,) = eager_steps(tmp_path / "run", update, 37)
-    assert found["update"] >= 8
+    assert found["update"]["num_operations"] >= 8
+    assert found["update"]["num_programs"] == 0
 
 
 def test_a_compiled_step_may_be_inside_of_a_plain_function(tmp_path: Path) -> None:

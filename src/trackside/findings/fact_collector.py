@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.findings.facts import COMPILE_PHASES, OWN_LOOP, EpochFacts, RunFacts, ToolFacts
+from trackside.findings.facts import COMPILE_PHASES, OWN_LOOP, EagerStep, EpochFacts, RunFacts, ToolFacts
 from trackside.findings.loader_facts import LoaderFacts, loaders_of
 from trackside.profiling.ledger_totals import CHECKPOINTING, COMPILE, DATA_WAIT, VALIDATION, LedgerTotals
 from trackside.trace.capture_row import CaptureRow
@@ -73,7 +73,7 @@ class FactCollector:
         self._library = ""
         self._can_fuse_steps: bool | None = None
         self._is_own_loop = False
-        self._eager_steps: dict[str, int] = {}
+        self._eager_steps: dict[str, EagerStep] = {}
         self._operation_compile_s = 0.0
         self._data_wait_between_epochs_s = 0.0
         self._num_pauses = 0
@@ -214,7 +214,7 @@ class FactCollector:
         if row.get("can_fuse_steps") is not None:
             self._can_fuse_steps = bool(row["can_fuse_steps"])
         self._is_own_loop = self._is_own_loop or row.get("loop") == OWN_LOOP
-        self._eager_steps |= {str(name): int(number) for name, number in (row.get("eager_steps") or {}).items()}
+        self._eager_steps |= msgspec.convert(row.get("eager_steps") or {}, dict[str, EagerStep])
 
     def _add_tool(self, row: Mapping[str, Any]) -> None:
         name, tool = str(row["tool"]), msgspec.convert(row, ToolFacts)

@@ -31,6 +31,21 @@ class EpochFacts:
 
 
 @dataclass(frozen=True)
+class EagerStep:
+    """A function that makes steps and is not jitted: what its first call compiled."""
+
+    num_operations: int
+    """Single operations of JAX, outside of any jitted function."""
+    num_programs: int = 0
+    """Jitted functions."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it calls compiled functions of the user's. Optax has a few of its own, whoever calls it."""
+        return 8 * self.num_programs > self.num_operations
+
+
+@dataclass(frozen=True)
 class ToolFacts:
     """What is known of a logging tool that runs on a thread of its own, over all legs."""
 
@@ -75,8 +90,8 @@ class RunFacts:
     """Whether the trainer makes one step in a call, and could make several."""
     is_own_loop: bool = False
     """Whether the loop is the user's, measured by `trackside.run`."""
-    eager_steps: Mapping[str, int] = field(default_factory=dict)
-    """Steps of such a loop that are not compiled, and how many different operations their first call compiled."""
+    eager_steps: Mapping[str, EagerStep] = field(default_factory=dict)
+    """Steps of such a loop that are not compiled, or not as a whole."""
     data_wait_between_epochs_s: float = 0.0
     """How long the loop waited for the first batch of an epoch, after the first epoch."""
     first_batch_s: float = 0.0

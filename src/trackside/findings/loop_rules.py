@@ -44,6 +44,7 @@ MIN_EPOCHS = 3
 """One may be a warm-up, two a coincidence."""
 MIN_IDLE_AFTER_EPOCH = 0.05
 SEVERE_IDLE_AFTER_EPOCH = 0.3
+MIN_LOST_AFTER_EPOCHS = 0.02
 
 _STARTING = (DISPATCH, HOST_TO_DEVICE, OTHER)
 """Everything that the host does for each call: placing the batch, the call itself, and the loop around it."""
@@ -180,12 +181,15 @@ def idle_after_epoch(facts: RunFacts) -> Finding | None:
         for epoch in facts.epochs
         if epoch.idle_after_s is not None and epoch.time_s
     ]
-    if len(observed) < MIN_EPOCHS or JudgedTime.of(facts) is None:
+    time = JudgedTime.of(facts)
+    if len(observed) < MIN_EPOCHS or time is None:
         return None
     idle_s = statistics.median(idle_s for idle_s, _, _ in observed)
     time_s = statistics.median(time_s for _, time_s, _ in observed)
     share = idle_s / (idle_s + time_s)
-    if share < MIN_IDLE_AFTER_EPOCH:
+    # Of the epochs and of the run: a millisecond is a large share of a tiny epoch, and nothing that anyone waits for.
+    lost = idle_s * max(facts.num_pauses, len(observed)) / time.total_s
+    if share < MIN_IDLE_AFTER_EPOCH or lost < MIN_LOST_AFTER_EPOCHS:
         return None
     evidence: dict[str, float | int | str] = {
         "idle_after_epoch_s": idle_s,

@@ -21,6 +21,9 @@ from trackside.text import percent
 
 MIN_EAGER = 0.3
 SEVERE_EAGER = 0.5
+MIN_PARTLY_EAGER = 0.5
+MAX_PARTLY_EAGER_S = 0.02
+"""In a step that takes longer to start, it is not the operations beside the compiled part that take the time."""
 MIN_PART = 0.2
 SEVERE_PART = 0.4
 MIN_OWN_CODE = 0.2
@@ -46,23 +49,34 @@ def step_not_compiled(facts: RunFacts) -> Iterator[Finding]:
     time = JudgedTime.of(facts)
     if time is None or not facts.eager_steps:
         return
-    share = time.share(DISPATCH)
-    if share < MIN_EAGER:
-        return
-    for function, num_operations in facts.eager_steps.items():
+    share, dispatch_s = time.share(DISPATCH), time.seconds(DISPATCH) / time.ledger.num_steps
+    for function, compiled in facts.eager_steps.items():
+        # Of a call that is compiled in part, a CPU may compute the compiled part meanwhile.
+        if share < (MIN_PARTLY_EAGER if compiled.is_partial else MIN_EAGER):
+            continue
+        if compiled.is_partial and dispatch_s > MAX_PARTLY_EAGER_S:
+            continue
+        what = "compiled only in part" if compiled.is_partial else "not compiled"
         yield Finding(
             "step_not_compiled",
-            severity_of(share, SEVERE_EAGER),
-            f"{function} is not compiled: Python starts its operations one by one ({time.share_text(share)})",
+            "warning" if compiled.is_partial else severity_of(share, SEVERE_EAGER),
+            f"{function} is {what}: Python starts operations one by one ({time.share_text(share)})",
             {
                 "function": function,
                 "dispatch_share": share,
-                "dispatch_per_step_s": time.seconds(DISPATCH) / time.ledger.num_steps,
-                "num_different_operations": num_operations,
+                "dispatch_per_step_s": dispatch_s,
+                "num_operations_compiled": compiled.num_operations,
             },
-            f"wrap it in jax.jit (nnx.jit for NNX, eqx.filter_jit for Equinox): run.step(jax.jit({function}))",
+            _one_program(function, compiled.is_partial),
             function,
         )
+
+
+def _one_program(function: str, is_partial: bool) -> str:
+    jit = "jax.jit (nnx.jit for NNX, eqx.filter_jit for Equinox)"
+    if is_partial:
+        return f"put all of it, the optimizer's update too, under one {jit}: run.step(jax.jit({function}))"
+    return f"wrap it in {jit}: run.step(jax.jit({function}))"
 
 
 def part_dominates(facts: RunFacts) -> Iterator[Finding]:

@@ -31,7 +31,8 @@ MIN_CHECKPOINTING = 0.1
 SEVERE_CHECKPOINTING = 0.4
 TARGET_CHECKPOINTING = 0.05
 """The share that the advised interval aims at."""
-MIN_CHECKPOINTING_S = 10.0
+MIN_CHECKPOINTING_S = 2.0
+MIN_WARNED_CHECKPOINTING_S = 10.0
 """Less is worth a note, and no warning: the default would be to blame, and nobody waits for long."""
 MIN_CHECKPOINTS = 3
 """The first one sets things up, and a short run may have no others."""
@@ -51,6 +52,8 @@ def logging_too_often(facts: RunFacts) -> Finding | None:
     logging_s = time.seconds(LOGGING)
     evidence: dict[str, float | int | str] = {"logging_share": share, "logging_s": logging_s}
     advice = "raise log_every_n_steps, or log to fewer or faster tools"
+    if facts.is_own_loop:
+        advice = f"log less often, as with run.log(..., every={_rounded_up(share / TARGET_LOGGING)})"
     every, num_epochs = facts.log_every_n_steps, len(facts.epochs)
     if every is not None and every > 0:
         num_rows = time.ledger.num_steps // every
@@ -144,8 +147,10 @@ def checkpointing_dominates(facts: RunFacts) -> Finding | None:
     if 0 < facts.num_checkpoints < MIN_CHECKPOINTS:
         return None
     saving_s = time.seconds(CHECKPOINTING)
+    if saving_s < MIN_CHECKPOINTING_S:
+        return None
     # A trainer saves after each epoch by default. In a short training that is a large share of little time.
-    is_short = saving_s < MIN_CHECKPOINTING_S
+    is_short = saving_s < MIN_WARNED_CHECKPOINTING_S
     saves = facts.num_checkpoints
     return Finding(
         "checkpointing_dominates",
@@ -163,7 +168,12 @@ def checkpointing_dominates(facts: RunFacts) -> Finding | None:
 def _fewer_checkpoints(facts: RunFacts, share: float) -> str:
     if facts.is_own_loop:
         return "save less often, on a thread, or to a faster disk"
+    every_n_steps = facts.check_val_every_n_steps or 0
+    if every_n_steps > 0 and facts.num_checkpoints > 2 * len(facts.epochs):
+        return f"checkpoints follow validations: validate less often (check_val_every_n_steps={every_n_steps})"
     every = max(_rounded_up(share / TARGET_CHECKPOINTING), 2)
+    if facts.epochs:  # more than there are would save nothing but the last
+        every = min(every, max(len(facts.epochs), 2))
     return f"save less often, as with callbacks=[CheckpointConfig(every_n_epochs={every})], or to a faster disk"
 
 

@@ -245,7 +245,7 @@ class CallBook:
         """Something was compiled during a call, or it is the first: remember its arguments, and say what changed."""
         if made.num_calls == 1:
             self._measurements.learn_device(record.report)
-            self._measurements.learn_eager(made.name, compile_counter().events_since(num_events))
+            self._measurements.learn_eager(made, compile_counter().events_since(num_events))
         has_compiled = compile_counter().num_events != num_events
         if has_compiled:
             self._pause_device()  # such a call says nothing about the device

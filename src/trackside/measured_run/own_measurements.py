@@ -3,7 +3,7 @@
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,8 @@ from trackside.trace.flops import count_flops
 
 LOGGER = logging.getLogger(__name__)
 
-MIN_EAGER_OPERATIONS = 8
-"""A function around a compiled one may need a few operations of its own; fewer than these cost little."""
+MIN_EAGER_KINDS = 6
+"""A function around a compiled one may need a few kinds of operations of its own; fewer than these cost little."""
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 """What JAX and XLA have no place for in the name of a program, as in that of a lambda. Nor do they keep a last `_`."""
 
@@ -140,7 +140,7 @@ class OwnMeasurements(StepMeasurements):
         self._read_step = read_step
         self._device_kind = ""
         self._num_devices = 1
-        self._eager_steps: dict[str, int] = {}
+        self._eager_steps: dict[str, dict[str, int]] = {}
 
     @property
     def current_step(self) -> int:
@@ -171,16 +171,17 @@ class OwnMeasurements(StepMeasurements):
             self._device_kind = "host"
             self._logger.log_environment({"devices": ["host"], "backend": "cpu"})
 
-    def learn_eager(self, name: str, events: Iterable[CompileEvent]) -> None:
-        """Write down that a function is not compiled, if that is what its first call shows.
+    def learn_eager(self, made: StepFunction, events: Sequence[CompileEvent]) -> None:
+        """Write down that a function is not compiled, or only a part of it, if that is what its first call shows.
 
         Args:
-            name: What it is called.
-            events: What that call has compiled: single operations of JAX alone, and many of them, if so.
+            made: The function.
+            events: What that call has compiled.
         """
-        is_operation = [event.is_operation for event in events]
-        if len(is_operation) >= MIN_EAGER_OPERATIONS and all(is_operation):
-            self._eager_steps[name] = len(is_operation)
+        operations = [event.function for event in events if event.is_operation]
+        if jitted_name(made.function) is None and len(set(operations)) >= MIN_EAGER_KINDS:
+            compiled = {"num_operations": len(operations), "num_programs": len(events) - len(operations)}
+            self._eager_steps[made.name] = compiled
             self._logger.log_environment({"eager_steps": dict(self._eager_steps)})
 
     def exclude_time(self, seconds: float) -> None:
