@@ -102,12 +102,11 @@ def _speed_tiles(summary: RunSummary) -> Iterator[Html]:
         explanation = "Over intervals without warm-up, compilation, captures, validation or checkpoints."
         yield tile(term("Step time", explanation), seconds(times.p50_s), f"median; p95 {seconds(times.p95_s)}")
     if ledger is not None and ledger.wall_s > 0 and ledger.num_steps:
-        rates = ["overall"]
-        rates += [f"{three_digits(ledger.samples_per_second)} examples/s"] if ledger.num_samples else []
+        rates = [f"{three_digits(ledger.samples_per_second)} examples/s"] if ledger.num_samples else []
         rates += [f"{three_digits(ledger.tokens_per_second)} tokens/s"] if ledger.num_tokens else []
         explanation = "Over the whole run, including set-up, compilation and everything else that is not a step."
         steps = f"{three_digits(ledger.steps_per_second)} steps/s"
-        yield tile(term("Throughput", explanation), steps, ", ".join(rates))
+        yield tile(term("Throughput", explanation), steps, "; ".join(["overall", *rates]))
     if summary.mfu is not None:
         explanation = (
             "The model's FLOP/s as a share of the devices' peak (data sheet, or measured), in steps and while waiting "
