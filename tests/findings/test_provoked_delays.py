@@ -126,8 +126,8 @@ def test_slow_validation_dominates(tmp_path: Path) -> None:
 
 def test_slow_saves_dominate(tmp_path: Path) -> None:
     """Checkpoints after every few steps are reported, and not as the callback that asks for them."""
-    findings = findings_of(tmp_path, make_loader(2), num_epochs=NUM_STEPS // 2, callbacks=[Saver(CallbackConfig())])
-    assert "checkpointing_dominates" in findings
+    findings = findings_of(tmp_path, make_loader(2), num_epochs=2 * NUM_STEPS, callbacks=[Saver(CallbackConfig())])
+    assert findings["checkpointing_dominates"].severity == "info"  # a few seconds in all
     assert "callback_dominates" not in findings
 
 

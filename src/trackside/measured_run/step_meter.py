@@ -99,17 +99,13 @@ class StepMeter:
     def _take_calls(self, calls: list[CallRecord]) -> None:
         ledger = self.ledger
         self.device.add_calls(calls, ledger.take_longest())
-        if self._epoch_ended is not None:
+        while calls and (self.first_step is None or self._epoch_ended is not None):
             ledger.add_calls(calls[:1])
-            self._begin_epoch()
+            if self.first_step is None and calls[0].num_steps:  # else it is a part of a step, as of a discriminator
+                self._note_first_step(calls[0].last_step)
+            if self._epoch_ended is not None:
+                self._begin_epoch()
             del calls[0]
-        if self.first_step is None:
-            # Calls before it, such as that of a discriminator, make no step.
-            first = next((index for index, call in enumerate(calls) if call.num_steps), None)
-            if first is not None:
-                ledger.add_calls(calls[: first + 1])
-                self._note_first_step(calls[first].last_step)
-                del calls[: first + 1]
         ledger.add_calls(calls)
         ledger.num_tokens = ledger.num_samples * self._tokens_per_sample
 
