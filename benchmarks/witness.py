@@ -51,7 +51,7 @@ class Situation:
     spike_factor: int = 5
     """How much more work such a step has."""
     validates: bool = False
-    save_every_n_steps: int = 0
+    save_every_n_steps: int = -1
     log_every_n_steps: int = 1
     num_epochs: int = 12
     steps_per_call: int | Literal["auto"] = "auto"
