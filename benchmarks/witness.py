@@ -141,7 +141,7 @@ def train(situation: Situation, folder: pathlib.Path) -> tuple[Witness, LedgerTo
         trainer = _WitnessedTrainer(
             TrainerConfig(
                 logger=LoggerConfig(log_path=folder, log_every_n_steps=situation.log_every_n_steps),
-                callbacks=[keeper] if situation.save_every_n_steps else [],
+                callbacks=[keeper] if situation.save_every_n_steps > 0 else [],
                 check_val_every_n_epoch=1 if situation.validates else -1,
                 check_val_every_n_steps=13 if situation.validates else -1,
                 enable_progress_bar=False,
