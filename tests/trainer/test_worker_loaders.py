@@ -48,9 +48,12 @@ class Witness(Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [data_loader, iter_dataset])
-def test_workers_change_nothing(make: Callable[..., Any]) -> None:
-    """Batches that worker processes make come in order, and from the right one on after a resume."""
+@pytest.mark.parametrize(("make", "step"), [(data_loader, NUM_BATCHES - 1), (iter_dataset, NUM_BATCHES)])
+def test_workers_change_nothing(make: Callable[..., Any], step: int) -> None:
+    """Batches that worker processes make come in order, and from the right one on after a resume.
+
+    Each of the two is resumed at another step: a pass takes seconds, until its workers have started.
+    """
     flags.FLAGS.mark_as_parsed()  # grain's workers read absl flags, which no command line has parsed here
     trainer = make_trainer(NumberTrainer, Linear, ToBatch().map(1), lr=1e-3)
     whole = Witness()
@@ -60,12 +63,9 @@ def test_workers_change_nothing(make: Callable[..., Any]) -> None:
     one_pass = [batch["inputs"].item() for batch in make(num_workers=0)]
     assert sorted(one_pass) == [1, 2, 3]
     assert whole.numbers == one_pass * NUM_EPOCHS
-    for step in (NUM_BATCHES - 1, NUM_BATCHES):
-        carry, record = whole.saved[step][0], json.loads(whole.saved[step][1])
-        trainer.progress.restore(
-            jax.device_put(carry, trainer.engine.carry_shardings), record, record["loaders"]["train"]
-        )
-        resumed = Witness()
-        trainer.fit(make(), num_epochs=NUM_EPOCHS, callbacks=[resumed])
-        assert resumed.numbers == whole.numbers[step:], f"resumed at {step}"
-        jax.tree.map(np.testing.assert_array_equal, jax.device_get(trainer.progress.carry), final)
+    carry, record = whole.saved[step][0], json.loads(whole.saved[step][1])
+    trainer.progress.restore(jax.device_put(carry, trainer.engine.carry_shardings), record, record["loaders"]["train"])
+    resumed = Witness()
+    trainer.fit(make(), num_epochs=NUM_EPOCHS, callbacks=[resumed])
+    assert resumed.numbers == whole.numbers[step:]
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(trainer.progress.carry), final)

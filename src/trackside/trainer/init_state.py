@@ -1,5 +1,6 @@
 """The first training state, created where it belongs: no array is ever whole on one device first."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,8 @@ def init_carry(
         variables.pop(INTERMEDIATES, None)
         return variables
 
+    # Three times below; jitted, it is traced once, which takes seconds for a large model.
+    @functools.partial(jax.jit, inline=True)
     def make_variables_on_mesh(exmp_input: Any) -> dict[str, Any]:
         with use_mesh_in_trace(mesh):
             return make_variables(exmp_input)
