@@ -67,7 +67,7 @@ def measure_batches(loader: Any, passes: Passes) -> Any:
         )
     has_length = hasattr(loader, "__len__")
     if hasattr(loader, "__next__"):
-        return (_SizedIterator if has_length else MeasuredIterator)(loader, passes)
+        return (_SizedIterator if has_length else _kind_for(loader))(loader, passes)
     return (_SizedBatches if has_length else MeasuredBatches)(loader, passes)
 
 
@@ -81,12 +81,14 @@ class MeasuredBatches:
     def __iter__(self) -> Iterator[Any]:
         host = self._passes.host
         if host.depth or not host.is_own_thread:
-            return MeasuredIterator(iter(self._loader), self._passes, self._loader)
-        before = host.enter(DATA_WAIT)  # a loader may start its workers here
-        try:
-            return MeasuredIterator(iter(self._loader), self._passes, self._loader)
-        finally:
-            host.enter(before)
+            iterator = iter(self._loader)
+        else:
+            before = host.enter(DATA_WAIT)  # a loader may start its workers here
+            try:
+                iterator = iter(self._loader)
+            finally:
+                host.enter(before)
+        return _kind_for(iterator)(iterator, self._passes, self._loader)
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute in _OWN:  # not set yet, as while being copied
@@ -95,7 +97,7 @@ class MeasuredBatches:
 
 
 class MeasuredIterator:
-    """An iterator that is measured, with the state methods of the one given."""
+    """An iterator that is measured, of one that has no methods but to iterate."""
 
     def __init__(self, iterator: Iterator[Any], passes: Passes, loader: Any = None):
         self._iterator = iterator
@@ -110,7 +112,7 @@ class MeasuredIterator:
         return self._advance(self)
 
     def _build_advance(self) -> "Callable[[MeasuredIterator], Any]":
-        """What gets the next batch, with everything in reach: attributes of a class with `__getattr__` are slow."""
+        """What gets the next batch, with everything in reach."""
         host, now, iterator = self._passes.host, self._passes.clock.now, self._iterator
         count, is_new = _count_unknown, True
 
@@ -156,10 +158,20 @@ class MeasuredIterator:
         self._passes.host.num_samples += count(batch)
         return count
 
+
+class _ForwardingIterator(MeasuredIterator):
+    """With the methods of the one given, such as those of its state."""
+
     def __getattr__(self, attribute: str) -> Any:
         if attribute == "_iterator":  # not set yet, as while being copied
             raise AttributeError(attribute)
         return getattr(self._iterator, attribute)
+
+
+def _kind_for(iterator: Any) -> type[MeasuredIterator]:
+    """Forwarding only where there is something to forward: it makes every other attribute slow."""
+    has_more = hasattr(type(iterator), "__getattr__") or any(not name.startswith("_") for name in dir(iterator))
+    return _ForwardingIterator if has_more else MeasuredIterator
 
 
 def build_count(batch: Any) -> Callable[[Any], int]:
@@ -196,6 +208,6 @@ class _SizedBatches(MeasuredBatches):
         return len(self._loader)
 
 
-class _SizedIterator(MeasuredIterator):
+class _SizedIterator(_ForwardingIterator):
     def __len__(self) -> int:
         return len(self._iterator)  # pyright: ignore[reportArgumentType]

@@ -131,10 +131,8 @@ class CallEnds:
             ended_s = call.seen_s
         is_seen = ended_s < _NEVER
         if is_seen:
-            seen_s, is_beside = (
-                ended_s,
-                ended_s < begin_s,
-            )  # a CPU computes calls that do not depend on each other at the same time
+            # A CPU computes calls that do not depend on each other at the same time.
+            seen_s, is_beside = ended_s, ended_s < begin_s
             if is_beside:
                 ended_s = begin_s
             if (self._is_last_seen or call.was_idle) and not (call.is_disturbed or is_beside):
@@ -144,19 +142,17 @@ class CallEnds:
             self._last_seen_s, self._num_unseen = seen_s, 0
         else:
             ended_s, call.uncertainty_s = self._estimate(call, begin_s, later)
-            self._count_unseen(call)
+            if call.was_idle or call.is_disturbed:
+                self._last_seen_s, self._num_unseen = _NEVER, 0
+            elif (
+                self._last_seen_s < _NEVER
+            ):  # the steps since then count, as long as the device went from one to the next
+                self._num_unseen += call.num_steps or 1
         call.completed_s, self._last_s, self._is_last_seen = ended_s, ended_s, is_seen
         # Where nobody saw two ends, they may seem close: calls that take long are far apart all the same.
         self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S or self._takes_long
         if self._is_long:
             self.next_watch_s = 0.0
-
-    def _count_unseen(self, call: CallRecord) -> None:
-        """Count the steps since a call that was seen to complete, as long as the device went from one to the next."""
-        if call.was_idle or call.is_disturbed:
-            self._last_seen_s, self._num_unseen = _NEVER, 0
-        elif self._last_seen_s < _NEVER:
-            self._num_unseen += call.num_steps or 1
 
     def close(self) -> None:
         """End the thread."""
@@ -166,15 +162,14 @@ class CallEnds:
     def _estimate(self, call: CallRecord, begin_s: float, later: Sequence[CallRecord]) -> tuple[float, float]:
         """When a call completed that nobody saw, and how far from the truth that may be."""
         earliest_s, latest_s, num_steps = begin_s, call.found_s, call.num_steps or 1
-        if later:
-            following = later[0]
-            if following.was_idle:  # found complete then
-                if following.ready_s < latest_s:
-                    latest_s = following.ready_s
-            else:
-                latest_s = self._latest_of(later, latest_s)
-                if self.max_inflight > 1 and not following.was_blocked and following.ready_s > earliest_s:
-                    earliest_s = following.ready_s  # looked at then, and not complete
+        following = later[0] if later else None
+        if following is not None and following.was_idle:  # found complete then
+            if following.ready_s < latest_s:
+                latest_s = following.ready_s
+        elif following is not None:
+            latest_s = self._latest_of(later, latest_s)
+            if self.max_inflight > 1 and not following.was_blocked and following.ready_s > earliest_s:
+                earliest_s = following.ready_s  # looked at then, and not complete
         if latest_s < earliest_s:
             latest_s = earliest_s
         ended_s = latest_s if self._typical_s is None else begin_s + self._typical_s * num_steps

@@ -1,0 +1,95 @@
+"""A loader that is measured has all that the user's own has, and so do its iterators."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.measured_run.own_loops import open_run_of
+
+
+class Plain:
+    """An iterator that can do nothing else."""
+
+    def __init__(self) -> None:
+        self._left = 3
+
+    def __iter__(self) -> "Plain":
+        return self
+
+    def __next__(self) -> int:
+        if not self._left:
+            raise StopIteration
+        self._left -= 1
+        return self._left
+
+
+class Stateful(Plain):
+    """One that knows its position."""
+
+    def get_state(self) -> dict[str, int]:
+        return {"left": self._left}
+
+
+class Wrapped(Plain):
+    """One that gets its methods from another."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "get_state":
+            raise AttributeError(name)
+        return lambda: {"left": self._left}
+
+
+class Loader:
+    """Makes an iterator for each pass."""
+
+    batch_size = 7
+
+    def __init__(self, kind: type[Plain]) -> None:
+        self._kind = kind
+
+    def __iter__(self) -> Iterator[int]:
+        return self._kind()
+
+
+@pytest.mark.parametrize("kind", [Stateful, Wrapped])
+def test_methods_of_iterators_are_there(kind: type[Plain]) -> None:
+    """Those of its class, and those that it gets from elsewhere, for a loader and for an iterator itself."""
+    with open_run_of() as run:
+        for iterator in (iter(run.batches(Loader(kind))), run.batches(kind())):
+            next(iterator)
+            assert iterator.get_state() == {"left": 2}
+            assert list(iterator) == [1, 0]
+
+
+def test_an_iterator_without_methods_has_none() -> None:
+    """Who asks whether it has a state is told the truth."""
+    with open_run_of() as run:
+        iterator = iter(run.batches(Loader(Plain)))
+        assert not hasattr(iterator, "get_state")
+        assert list(iterator) == [2, 1, 0]
+
+
+def test_attributes_of_loaders_are_there() -> None:
+    """Such as the size of its batches; and it may be copied."""
+    with open_run_of() as run:
+        loader = run.batches(Loader(Plain))
+        assert loader.batch_size == copy.copy(loader).batch_size == 7
+
+
+def test_a_generator_can_be_closed() -> None:
+    """Its own methods work through the measured one."""
+    ended = []
+
+    def batches() -> Iterator[int]:
+        try:
+            yield from range(5)
+        finally:
+            ended.append(True)
+
+    with open_run_of() as run:
+        iterator = run.batches(batches())
+        next(iterator)
+        iterator.close()
+    assert ended == [True]
