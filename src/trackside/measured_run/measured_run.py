@@ -164,8 +164,10 @@ class MeasuredRun:
             log.write("silence", findings=list(silenced))
         if continues:
             logger.rewind(start_step)
-        self._leg = Leg(self.logger, self._book, self._time, clock)
+        self._leg = Leg(log, self._book, self._time, clock)
+        logger.on_training_start()
         self._leg.begin(self._num_steps)
+        logger.start_epoch(self._book.epoch, self._book.step)
         self._callbacks.call("on_training_start")
 
     # --- what the loop calls ------------------------------------------------------------------------------------------
@@ -363,7 +365,7 @@ class MeasuredRun:
         self._sentinel.flush(book.step)
         if status == "success":
             self._callbacks.call("on_training_end")
-        self._leg.end(self._ledger.totals())
+        self._leg.end(self._ledger.totals().in_steps_s)
 
     def _between_steps(self) -> None:
         """Now and then, between two steps: look up, and end if SIGTERM came where Python ignores what it raises."""

@@ -27,6 +27,7 @@ from jax.profiler import StepTraceAnnotation
 
 from trackside.callbacks import CallbackList
 from trackside.logger import Logger
+from trackside.measured_run.leg import Leg
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import CompileCounter, compile_counter
 from trackside.profiling.ledger_totals import DATA_WAIT, DEVICE_WAIT, LOGGING
@@ -147,18 +148,14 @@ class TrainLoop:
         """Metrics of the last epoch, or of the current one up to the last validation."""
         return self._progress.metrics.latest("train")
 
+    @property
+    def _leg(self) -> Leg:
+        return Leg(self._logger.run_log, self._progress.cursor, self._progress.time, self._clock)
+
     def run(self) -> None:
         """Train until the goal is reached or something stops it."""
-        cursor, time, goal = self._progress.cursor, self._progress.time, self._plan.goal
-        time.start(self._clock.now(), self._clock.timestamp(), self._ledger.totals().wall_s)
-        self._logger.run_log.write(
-            "leg",
-            leg=time.leg,
-            step=cursor.step,
-            epoch=cursor.epoch,
-            train_time_s=time.earlier_s,
-            goal=None if goal.last_step == NEVER else goal.last_step,
-        )
+        cursor, goal = self._progress.cursor, self._plan.goal
+        self._leg.begin(None if goal.last_step == NEVER else int(goal.last_step), self._ledger.totals().wall_s)
         self._callbacks.call("on_training_start")
         while not self._stop.status and not goal.is_reached(cursor):
             self._start_epoch()
@@ -476,14 +473,4 @@ class TrainLoop:
             self._retire_all()
         except Exception:
             LOGGER.warning("the last steps before the error could not be logged")
-        cursor, time = self._progress.cursor, self._progress.time
-        time.in_steps_s = self._ledger.totals().in_steps_s
-        time.stop(self._clock.now())
-        self._logger.run_log.write(
-            "leg_end",
-            leg=time.leg,
-            step=cursor.step,
-            epoch=cursor.epoch,
-            train_time_s=time.earlier_s,
-            goodput=time.goodput(self._clock.timestamp()),
-        )
+        self._leg.end(self._ledger.totals().in_steps_s)
