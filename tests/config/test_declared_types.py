@@ -120,6 +120,30 @@ def test_a_wrong_type_is_refused_by_name(name, value, message):
     assert getattr(config, name) == getattr(OuterConfig(), name), "nothing is stored"
 
 
+@dataclass
+class FolderConfig(ConfigDict):
+    text: str = ""
+    text_or_none: str | None = None
+    text_or_path: str | pathlib.Path = ""
+    anything: Any = None
+
+
+@pytest.mark.parametrize("name", ["text", "text_or_none"])
+def test_a_path_is_stored_as_text_where_text_is_declared(name: str) -> None:
+    """Given or assigned later, it equals what is read back from the data that is written."""
+    config = FolderConfig(**{name: pathlib.Path("a") / "b"})
+    assert getattr(config, name) == "a/b"
+    assert ConfigDict.from_dict(FolderConfig, config.to_dict()) == config
+    setattr(config, name, pathlib.Path("c"))
+    assert getattr(config, name) == "c"
+
+
+@pytest.mark.parametrize("name", ["text_or_path", "anything"])
+def test_a_path_stays_one_where_it_may(name: str) -> None:
+    """A field that takes paths, or anything, has what it was given."""
+    assert getattr(FolderConfig(**{name: pathlib.Path("a")}), name) == pathlib.Path("a")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -246,7 +270,7 @@ def test_every_kind_of_dataclass_is_checked():
 
 
 def test_a_class_that_was_defined_again_is_the_same():
-    """As when a cell of a notebook runs twice, and only one of two classes was defined anew."""
+    """As when a cell of a notebook runs twice, and only one of two classes was defined again."""
 
     def define():
         @dataclass

@@ -6,7 +6,6 @@ steps in flight are waited for once per sample. Where steps are short, that adds
 """
 
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,8 +48,6 @@ class MemoryProfileConfig(CallbackConfig):
             raise ConfigError(
                 f"MemoryProfileConfig.max_time_share: expected a share above 0 and up to 1, got {self.max_time_share!r}"
             )
-        if isinstance(self.log_dir, os.PathLike):
-            self.log_dir = os.fspath(self.log_dir)
 
 
 class MemoryProfiler(Callback, config=MemoryProfileConfig):

@@ -1,6 +1,5 @@
 """Decides when a checkpoint is due and which of them are kept. The trainer knows how to write one."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +41,6 @@ class CheckpointConfig(CallbackConfig):
         if self.save_top_k < -1:
             raise ConfigError(f"CheckpointConfig.save_top_k: expected -1 for all or a number, got {self.save_top_k}")
         check_interval("CheckpointConfig.every_n_minutes", self.every_n_minutes)
-        if isinstance(self.dirpath, os.PathLike):
-            self.dirpath = os.fspath(self.dirpath)
 
     def check_processes(self, processes: Processes) -> None:
         """Every process has to write its part of a checkpoint."""

@@ -1,7 +1,6 @@
 """Profiles of training steps: by minutes (`JaxProfiler`), or of a window of steps (`JAXProfiler`)."""
 
 import math
-import os
 import pathlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,8 +43,6 @@ class JaxProfilerConfig(CaptureConfig):
             raise ConfigError(f"JaxProfilerConfig.profile_n_steps: expected 1 or more, got {self.profile_n_steps}")
         if math.isnan(self.profile_every_n_minutes):
             raise ConfigError("JaxProfilerConfig.profile_every_n_minutes: expected a number, got nan; -1 for once only")
-        if isinstance(self.profile_log_dir, os.PathLike):
-            self.profile_log_dir = os.fspath(self.profile_log_dir)
         if self.profile_first_step < 0:
             raise ConfigError(
                 f"JaxProfilerConfig.profile_first_step: expected 0 or more, got {self.profile_first_step}"
@@ -134,8 +131,6 @@ class ProfilingConfig(CaptureConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_limits()
-        if isinstance(self.log_dir, os.PathLike):
-            self.log_dir = os.fspath(self.log_dir)
         if not 0 <= self.start_step < self.end_step:
             raise ConfigError(
                 f"ProfilingConfig.start_step={self.start_step}, end_step={self.end_step}: expected a window of steps, "

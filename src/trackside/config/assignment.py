@@ -3,6 +3,7 @@
 import contextvars
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -110,10 +111,15 @@ _LOOSE = {Kind.ANY, Kind.OBJECT, Kind.UNSUPPORTED}
 def as_declared(config: Any, name: str, value: Any) -> Any:
     """The value to store, so that it equals what is read back.
 
-    A tuple becomes a list where only a list is declared, and an array without dimensions a number where one is.
+    A tuple becomes a list where only a list is declared, a path text where only text is, and an array without
+    dimensions a number where one is.
     """
-    is_tuple, is_array = type(value) is tuple, getattr(value, "ndim", None) == 0
-    if not (is_tuple or is_array) or name not in getattr(config, "__dataclass_fields__", ()):
+    is_tuple, is_path, is_array = (
+        type(value) is tuple,
+        isinstance(value, os.PathLike),
+        getattr(value, "ndim", None) == 0,
+    )
+    if not (is_tuple or is_path or is_array) or name not in getattr(config, "__dataclass_fields__", ()):
         return value
     hints = declared_hints(type(config))
     kinds = {kind_of(member) for member in members_of(hints[name])} if name in hints else _LOOSE
@@ -121,4 +127,6 @@ def as_declared(config: Any, name: str, value: Any) -> Any:
         return value
     if is_tuple:
         return list(value) if Kind.LIST in kinds and Kind.TUPLE not in kinds else value
+    if is_path:
+        return os.fspath(value) if Kind.STR in kinds and Kind.PATH not in kinds else value
     return to_plain_number(value) if kinds & _NUMBERS else value

@@ -104,7 +104,7 @@ def check_value(hint: Any, value: Any, path: str) -> None:
         if kind in _CHECKS:
             _CHECKS[kind](hint, value, path)
         elif kind in READERS:
-            READERS[kind](hint, _plain(value))
+            READERS[kind](hint, to_plain_number(value))
     except Mismatch as mismatch:
         raise wrong(path, hint, value, mismatch.expected) from None
     except TypeError:  # an annotation that cannot be asked, such as one of a protocol
@@ -121,13 +121,10 @@ def to_plain_number(value: Any) -> Any:
         return value
 
 
-_plain = to_plain_number
-
-
 def _float(hint: Any, value: Any, path: str) -> None:
     if isinstance(value, str):  # "nan" stands for a number in data only
         raise Mismatch("float")
-    READERS[Kind.FLOAT](hint, _plain(value))
+    READERS[Kind.FLOAT](hint, to_plain_number(value))
 
 
 def _text(hint: Any, value: Any, path: str) -> None:
@@ -136,7 +133,7 @@ def _text(hint: Any, value: Any, path: str) -> None:
 
 
 def _literal(hint: Any, value: Any, path: str) -> None:
-    value = _plain(value)
+    value = to_plain_number(value)
     if not any(isinstance(value, type(option)) and value == option for option in get_args(hint)):
         READERS[Kind.LITERAL](hint, value)
 
@@ -185,7 +182,7 @@ def _record(hint: Any, value: Any, path: str) -> None:
 
 
 def _is_a(value: Any, declared: type) -> bool:
-    # By name as well: a notebook cell that runs again defines its classes anew.
+    # By name as well: a notebook cell that runs again defines its classes again.
     names = {qualified_name(parent) for parent in type(value).__mro__}
     return isinstance(value, declared) or qualified_name(declared) in names
 
