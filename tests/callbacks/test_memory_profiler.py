@@ -21,7 +21,7 @@ from trackside.callbacks.memory_profiler import MemoryProfileConfig, MemoryProfi
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
 from trackside.logger import FileLoggerConfig, LoggerConfig
-from trackside.schedule import Every
+from trackside.schedule import NUM_FREE, Every
 
 pytestmark = pytest.mark.usefixtures("no_garbage")
 
@@ -242,6 +242,14 @@ def test_no_leak_is_named_without_one(tmp_path: Path) -> None:
     profiler = MemoryProfiler(MemoryProfileConfig(str(tmp_path), 1))
     trainer.fit(make_loader(4), make_loader(2), num_epochs=15, callbacks=[profiler])
     assert rows_of(tmp_path / "run", "memory_leak") == []
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1e-9, NUM_FREE + 1), (1.0, 201)])
+def test_samples_that_cost_too_much_are_left_out(share: float, expected: int, tmp_path: Path) -> None:
+    """After the first hundred, at most a share of the time is spent on them; with all of it there is one every N."""
+    profiler = MemoryProfiler(MemoryProfileConfig(str(tmp_path), 1, max_time_share=share))
+    make_trainer().fit(make_loader(40), num_epochs=5, callbacks=[profiler])
+    assert steps_of(tmp_path) == list(range(expected))
 
 
 @pytest.mark.slow
