@@ -185,7 +185,7 @@ def test_a_cache_is_advised_where_there_is_none(cache, is_advised):
     [("linen", "(nn.scan)"), ("nnx", "(nnx.scan,"), ("equinox", "(jax.lax.scan, over"), ("", "(jax.lax.scan)")],
 )
 def test_advice_on_slow_compiles_fits_the_library(library, advised):
-    """A model is told of what its own library has for equal layers."""
+    """For equal layers, the advice names the scan of the model's own library."""
     finding = slow_compile(replace(facts([FIRST], 60.0, 40.0), library=library))
     assert finding is not None
     assert advised in finding.advice

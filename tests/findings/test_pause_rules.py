@@ -64,7 +64,7 @@ def test_one_checkpoint_is_no_habit(number, is_found):
 
 
 def test_saving_that_takes_no_time_worth_speaking_of_is_a_note() -> None:
-    """A short training with the default of a checkpoint per epoch is told how to save less, and not warned."""
+    """A short training that saves after each epoch, as by default, gets a note on saving less, and no warning."""
     facts = replace(run_with({"checkpointing": 2.0}, wall_s=4.0), num_checkpoints=20)
     finding = checkpointing_dominates(facts)
     assert finding is not None

@@ -78,7 +78,7 @@ class Speed(NamedTuple):
 
 
 def speed_of(run: Run) -> Speed | None:
-    """The steps of the last minute while a run goes on, and afterwards its step time; None before there is any."""
+    """While a run is live, its speed over the last minute; after its end, by its step time; None before either."""
     recent = None if run.is_finished else recent_ledger(run)
     if recent is not None and recent.num_steps:
         # What was compiled is over, and says nothing about the steps to come; the rest will go on.

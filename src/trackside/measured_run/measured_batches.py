@@ -178,7 +178,7 @@ def build_count(batch: Any) -> Callable[[Any], int]:
     """A function that counts the examples of batches like this one: the length of their first array."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         if np.ndim(leaf) and (get := build_getter(path)) is not None:
-            if type(leaf) is np.ndarray:  # numpy makes a shape anew each time, and JAX has one but is slow to count
+            if type(leaf) is np.ndarray:  # numpy builds a shape each time it is asked; JAX keeps it
                 return lambda one: len(get(one))
             return lambda one: get(one).shape[0]
     return _count_none

@@ -184,7 +184,7 @@ class Ledger:
         other_s = data_wait_s = host_to_device_s = device_wait_s = dispatch_s = 0.0
         num_steps = num_samples = 0
         for call in calls:
-            for part, until_s in call.before:
+            for part, until_s in call.before:  # as `_add_spans` does; most are of these two parts, at every step
                 elapsed_s = until_s - since_s
                 if part == DATA_WAIT:
                     data_wait_s += elapsed_s

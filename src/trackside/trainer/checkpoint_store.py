@@ -3,7 +3,7 @@
     checkpoints/
       100/                  a committed step
         manifest.json       its own checksum, the size and checksum of every other file, and the record
-        state/              what Orbax wrote: all trees as one, which takes it a third of the time of one by one
+        state/              what Orbax wrote: all trees as one, in less than half of the time of one by one
       .saving-200/          a step that is being written, or was when the process died
 
 A step exists when its folder has its name. It gets the name last, after every byte was written and its checksum taken,
