@@ -13,14 +13,14 @@ from trackside.profiling.device_clock import DeviceClock
 class PlayedLoop:
     """Makes calls, keeps some in flight, and retires them."""
 
-    def __init__(self, watch: type[CompletionWatch] = ExactWatch, max_inflight: int = 2, num_awaited: int = 1):
+    def __init__(self, watch: type[CompletionWatch] = ExactWatch, max_inflight: int = 2, num_retired: int = 1):
         self.clock = ManualClock(1.0)
         self.device = PlayedDevice(self.clock)
         self.ends = CallEnds(max_inflight, self.clock, watch(self.clock))
         self.device_clock = DeviceClock(self.ends)
         self.retired: list[CallRecord] = []
         self._window: deque[CallRecord] = deque()
-        self._max_inflight, self._num_awaited = max_inflight, num_awaited
+        self._max_inflight, self._num_retired = max_inflight, num_retired
 
     def call(
         self,
@@ -30,15 +30,16 @@ class PlayedLoop:
         between_s: float = 0.0,
         between: str = "other",
     ) -> None:
-        """Get a batch, wait for room, make a call, and retire the oldest if it is one too many."""
+        """Get a batch, wait for room, make a call, and retire the oldest if they are too many."""
         clock, window = self.clock, self._window
         clock.advance(between_s)
         started_s = clock.now()
         clock.advance(data_s)
         batch_s = clock.now()
-        was_blocked = len(window) >= self._max_inflight and not window[0].report.is_ready()
+        at = len(window) - self._max_inflight
+        was_blocked = at >= 0 and not window[at].report.is_ready()
         if was_blocked:
-            self.ends.wait_for_first(window, self._num_awaited)
+            self.ends.wait_for(window[at])
         ready_s = clock.now()
         was_idle = not was_blocked and (not window or window[-1].report.is_ready())
         clock.advance(dispatch_s)
@@ -49,8 +50,9 @@ class PlayedLoop:
         if ready_s > self.ends.next_watch_s and not was_blocked:
             self.ends.watch(record)
         self.device_clock.add_calls([record], between)
-        if len(window) > self._max_inflight:
-            self._retire()
+        if len(window) >= self._max_inflight + self._num_retired:
+            for _ in range(self._num_retired):
+                self._retire()
 
     def settle(self) -> None:
         """Wait for all calls, as at the end of an epoch."""

@@ -15,11 +15,11 @@ NUM_STEPS = 40
 
 
 class ManyAtOnce(InflightWindow):
-    """Eight calls under way, of which four are waited for at once, from the first step on."""
+    """Eight calls under way, and four that have completed are heard of at once, from the first step on."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.limit, self.num_awaited = 8, 4
+        self.limit, self.num_retired = 8, 4
 
     def adapt(self, step: int, now_s: float) -> bool:
         return False

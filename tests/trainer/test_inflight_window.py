@@ -38,7 +38,7 @@ def test_short_steps_widen_it(step_s: float, limit: int) -> None:
     inflight = window()
     assert inflight.limit == AUTO_INFLIGHT
     assert after(inflight, step_s) == limit
-    assert inflight.num_awaited == max(1, limit // 2)
+    assert inflight.num_retired == max(1, limit // 2)
     assert inflight.is_wide == (limit > AUTO_INFLIGHT)
 
 
@@ -57,7 +57,7 @@ def test_what_keeps_it_as_it_is(inflight: InflightWindow) -> None:
     """A number that the user gives, what cannot be widened, large batches, and batches too large to be copied."""
     before = inflight.limit
     assert after(inflight, 1e-5) == before
-    assert inflight.num_awaited == 1
+    assert inflight.num_retired == 1
     assert not inflight.is_wide
 
 

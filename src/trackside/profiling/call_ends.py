@@ -89,22 +89,6 @@ class CallEnds:
             np.asarray(call.report)  # the fastest way to wait: JAX keeps the copy for the next reader
             call.awaited_s = self._now()
 
-    def wait_for_first(self, calls: Sequence[CallRecord], number: int) -> None:
-        """Wait for the first of several calls, of which none has completed: for the last of them, in fact."""
-        last = calls[number - 1]
-        self.wait_for(last)
-        if number > 1:
-            self._spread([calls[index] for index in range(number)], last.awaited_s)
-
-    def _spread(self, calls: list[CallRecord], ended_s: float) -> None:
-        """Note when calls completed that nobody looked at one by one, if the device went from one to the next."""
-        first = max((index for index, call in enumerate(calls) if call.was_idle), default=0)
-        began_s = max(calls[first].dispatched_s, self._last_s)
-        each_s = max(ended_s - began_s, 0.0) / (len(calls) - first)
-        for index, call in enumerate(calls[first:-1], start=1):
-            if call.seen_s == _NEVER:
-                call.seen_s, call.uncertainty_s = began_s + index * each_s, each_s
-
     def wait_for_all(self, calls: Iterable[CallRecord]) -> None:
         """Wait for calls, one after the other."""
         for call in calls:

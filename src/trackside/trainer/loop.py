@@ -250,9 +250,10 @@ class TrainLoop:
             placed_s = now()
             was_blocked = False
             if len(window) >= inflight.limit:
-                was_blocked = not window[inflight.num_awaited - 1].report.is_ready()
+                last_without_room = window[len(window) - inflight.limit]
+                was_blocked = not last_without_room.report.is_ready()
                 if was_blocked:
-                    ends.wait_for_first(window, inflight.num_awaited)
+                    ends.wait_for(last_without_room)
             carry, vector, num_steps = progress.carry, self._vector, feed.num_steps
             call = self._marked_call if marks_calls else feed.call
             num_compiles, ready_s = self._compiles.num_events, now()
@@ -293,8 +294,8 @@ class TrainLoop:
                 ends.watch(record)
             if len(calls) >= MAX_UNACCOUNTED_CALLS:
                 self._ledger.account()
-            if len(window) > inflight.limit:  # completed: heard while the device is busy with the next
-                retire(window, inflight.num_awaited)
+            if len(window) >= inflight.limit + inflight.num_retired:  # heard while the device is busy with the next
+                retire(window, inflight.num_retired)
             if guard.on_probation:
                 self._retire_all()
             if was_blocked and inflight.adapt(cursor.step, ready_s):
