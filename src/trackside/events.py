@@ -162,10 +162,10 @@ class EventWriter:
         every, layout = columns.every, None
         if every and mode != EPOCH_MODE:
             layout = self._packer.layout_of(dict(zip(columns.names, columns.flat, strict=False)), num_rows=0)
-        if layout is None or len(columns.steps) > MAX_BLOCK_ROWS:
+        if layout is None:
             self.write_metrics_rows(columns.rows(), mode)
         else:
-            self._write_blocks([Block(layout, columns.steps[-1], columns.epochs[-1], columns.flat, every)], mode)
+            self._write_blocks(_column_blocks(columns, layout, every), mode)
 
     def _write_blocks(self, blocks: Iterable[Block | MetricRow], mode: str) -> None:
         t, named = self._timestamp(), []
@@ -388,6 +388,13 @@ def _ends_torn(fd: int) -> bool:
     """Whether the last line of the file is incomplete, as after a kill or on a full disk."""
     size = os.fstat(fd).st_size
     return size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+
+
+def _column_blocks(columns: MetricColumns, layout: Layout, every: int) -> Iterator[Block]:
+    width, steps, epoch = len(columns.names), columns.steps, columns.epochs[-1]
+    for at in range(0, len(steps), MAX_BLOCK_ROWS):
+        part = steps[at : at + MAX_BLOCK_ROWS]
+        yield Block(layout, part[-1], epoch, columns.flat[at * width : (at + len(part)) * width], every)
 
 
 def _spell_non_finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,15 @@ MetricRow = tuple[dict[str, float], int, int]
 """The numbers of a row by name, its step and its epoch."""
 
 
+class NamedNumbers(NamedTuple):
+    """The numbers of rows that have the same metrics."""
+
+    names: tuple[str, ...]
+    num_rows: int
+    flat: list[float]
+    """Row by row."""
+
+
 class MetricColumns(NamedTuple):
     """Rows with the same metrics, in the order of their steps."""
 
@@ -19,8 +28,8 @@ class MetricColumns(NamedTuple):
 
     def rows(self) -> list[MetricRow]:
         """The rows one by one."""
-        width, flat = len(self.names), self.flat
-        values = [dict(zip(self.names, flat[at : at + width], strict=True)) for at in range(0, len(flat), width)]
+        names, width, flat = self.names, len(self.names), self.flat
+        values = (dict(zip(names, flat[at * width : (at + 1) * width], strict=True)) for at in range(len(self.steps)))
         return list(zip(values, self.steps, self.epochs, strict=True))
 
     def extended(self, names: tuple[str, ...], *columns: Sequence[float]) -> "MetricColumns":

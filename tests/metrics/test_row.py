@@ -20,6 +20,35 @@ def test_row_is_what_host_metrics_compute(steps):
     assert RowReader(LAYOUT)(vector) == pytest.approx(HostMetrics(LAYOUT, vector).compute(), rel=1e-12)
 
 
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.lists(STEPS, min_size=1, max_size=9))
+def test_rows_read_together_are_those_read_one_by_one(intervals):
+    """To the last bit, in their order, also where some metrics had no items."""
+    vectors = np.stack([accumulated_vector(steps) for steps in intervals])
+    together = [
+        dict(zip(names, flat[at * len(names) : (at + 1) * len(names)], strict=True))
+        for names, num_rows, flat in RowReader(LAYOUT).read_all(vectors)
+        for at in range(num_rows)
+    ]
+    assert together == [RowReader(LAYOUT)(vector) for vector in vectors]
+    assert [list(row) for row in together] == [list(RowReader(LAYOUT)(vector)) for vector in vectors]
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@given(st.lists(STEPS, min_size=1, max_size=12), st.integers(1, 12), st.integers(1, 5))
+def test_totals_do_not_depend_on_how_intervals_are_given(intervals, num_at_once, fold_every):
+    """One by one or several at once, the sums are the same to the last bit."""
+    vectors = np.stack([accumulated_vector(steps) for steps in intervals])
+    one_by_one, at_once = MetricTotals(LAYOUT), MetricTotals(LAYOUT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row, "_FOLD_EVERY", fold_every)
+        for vector in vectors:
+            one_by_one.add(vector)
+        for at in range(0, len(vectors), num_at_once):
+            at_once.add_all(vectors[at : at + num_at_once])
+    assert at_once.metrics.to_plain() == one_by_one.metrics.to_plain()
+
+
 def test_last_step_by_the_metrics_own_names():
     """The last step's own values go by the metrics' names, whatever their modes are logged as."""
     vector = accumulated_vector([(1.0, 1), (6.0, 2)])

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.config import ConfigDict
 from trackside.errors import MetricError
-from trackside.logger.held_rows import HeldRow, HeldRows
+from trackside.logger.held_rows import HeldRows, ReadRows, RowQueue, to_columns
 from trackside.logger.images import render_figure, to_image, to_numbers
 from trackside.logger.logger_config import LoggerConfig
 from trackside.logger.non_finite_values import NonFiniteValues
@@ -75,7 +75,7 @@ class Logger:
         self._now = clock.now
         self._ledger = Ledger(clock) if ledger is None else ledger
         self._epochs = OpenEpochs()
-        self._held = HeldRows(lambda rows: self.log_rows(row.to_log(self.epoch) for row in rows), self._ledger)
+        self._held = RowQueue(self._write_held, self._ledger)
         self._interval = RowStepTime()
         self._non_finite = NonFiniteValues()
         tools = config.log_tools if process_index == 0 else ()
@@ -341,21 +341,28 @@ class Logger:
         columns = columns.extended(("epoch", "step_time"), columns.epochs, seconds)
         self.run_log.write_metrics_columns(columns, self.mode)
 
-    def hold_row(self, read: Callable[[], dict[str, float]], step: int, completed_s: float) -> None:
-        """Log the row of a completed step now, or in a moment together with others.
+    def hold_rows(
+        self, read: ReadRows, vectors: np.ndarray, steps: Sequence[int], completed_s: Sequence[float]
+    ) -> None:
+        """Log rows of completed steps now, or in a moment together with others.
 
         Whatever else is logged comes after them: rows come in the order of their steps, and W&B refuses others.
 
         Args:
-            read: Gives the numbers by name.
-            step: The step.
-            completed_s: When it completed, on the logger's clock.
+            read: Reads the rows of this training.
+            vectors: Their packed metrics, one after the other.
+            steps: Their steps.
+            completed_s: When each completed, on the logger's clock.
         """
-        self._held.hold(HeldRow(read, step, completed_s))
+        self._held.hold(HeldRows(read, vectors, steps, completed_s))
 
     def write_held_rows(self) -> None:
         """Write the rows that wait to be written together."""
         self._held.write()
+
+    def _write_held(self, held: Sequence[HeldRows]) -> None:
+        for columns, completed_s in to_columns(held, self.epoch):
+            self.log_columns(columns, completed_s)
 
     def exclude_time(self, seconds: float) -> None:
         """Leave `seconds` that just passed out of `step_time`, as for compilation or a checkpoint.

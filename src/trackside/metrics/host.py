@@ -1,7 +1,7 @@
 """Packed metrics on the host: read, merged over log intervals, and converted to the numbers that are logged."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,9 @@ class HostMetrics:
         self.std_m2 = floats[..., at["std_m2"]].astype(np.float64)
 
     @classmethod
-    def of_intervals(cls, layout: MetricLayout, vectors: Sequence[np.ndarray]) -> "HostMetrics":
+    def of_intervals(cls, layout: MetricLayout, vectors: np.ndarray) -> "HostMetrics":
         """The merged metrics of several intervals, which are in the order of their steps."""
-        metrics = cls(layout, np.stack(vectors))
+        metrics = cls(layout, vectors)
         seen = metrics.count > 0
         newest = len(vectors) - 1 - np.argmax(seen[::-1], axis=0)
         metrics.last = np.take_along_axis(metrics.last, newest[None], axis=0)[0]
@@ -104,20 +104,28 @@ class HostMetrics:
             setattr(metrics, name, array)
         return metrics
 
+    def table(self) -> tuple[tuple[str, ...], list[float]]:
+        """The names to log, and the numbers of each vector that was read, one after the other; all had items."""
+        columns = self._columns(self.sum / self.count)
+        names = tuple(name for names, _ in columns for name in names)
+        return names, np.concatenate([values for _, values in columns], axis=-1).ravel().tolist() if columns else []
+
     def _by_logged_name(self, mean: np.ndarray) -> dict[str, float]:
+        return {
+            name: value
+            for names, values in self._columns(mean)
+            for name, value in zip(names, values.tolist(), strict=True)
+        }
+
+    def _columns(self, mean: np.ndarray) -> list[tuple[tuple[str, ...], np.ndarray]]:
+        """The names of each log mode, and their numbers."""
         outputs = self.layout.outputs
-        values: dict[str, float] = {}
-        for mode in ("mean", "mean_nopostfix"):
-            if names := outputs[mode].names:
-                values.update(zip(names, mean[outputs[mode].indices].tolist(), strict=True))
-        if names := outputs["single"].names:
-            values.update(zip(names, self.last[outputs["single"].indices].tolist(), strict=True))
-        if names := outputs["max"].names:
-            values.update(zip(names, self.max.tolist(), strict=True))
-        if names := outputs["std"].names:
-            std = np.sqrt(self.std_m2 / np.maximum(self.std_steps, 1))
-            values.update(zip(names, std.tolist(), strict=True))
-        return values
+        columns = [(outputs[mode].names, mean[..., outputs[mode].indices]) for mode in ("mean", "mean_nopostfix")]
+        columns.append((outputs["single"].names, self.last[..., outputs["single"].indices]))
+        columns.append((outputs["max"].names, self.max))
+        if outputs["std"].names:
+            columns.append((outputs["std"].names, np.sqrt(self.std_m2 / np.maximum(self.std_steps, 1))))
+        return [(names, values) for names, values in columns if names]
 
 
 def to_host_metrics(metrics: Metrics | Mapping[str, Any]) -> dict[str, float]:

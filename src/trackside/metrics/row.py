@@ -1,18 +1,24 @@
 """Packed metrics as log rows, in a few microseconds, since small steps do not take much longer.
 
-For a dozen metrics, Python's own numbers are faster than numpy, where every call costs as much as the whole row.
-`HostMetrics` gives the same numbers and can be merged; this reads one vector once.
+For a row of a dozen metrics, Python's own numbers are faster than numpy, where every call costs as much as the whole
+row; for many rows it is the other way round. `HostMetrics` gives the same numbers and can be merged; this reads a
+vector once.
 """
 
 import struct
+from itertools import groupby
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 
+from trackside.metric_columns import NamedNumbers
 from trackside.metrics.host import HostMetrics
 from trackside.metrics.layout import NUM_HEADER_WORDS, MetricLayout
 
 _FOLD_EVERY = 256
+_MIN_AT_ONCE = 4
+"""Fewer rows take less time one by one."""
 
 
 class _Slots(NamedTuple):
@@ -76,13 +82,32 @@ class RowReader:
                 row[name] = words[word]
         for name, _, _, count_high, count_low, _, word in self._stds:
             if words[count_high] or words[count_low]:
-                row[name] = (words[word + 2 * self._num_std] / max(words[word], 1)) ** 0.5
+                row[name] = sqrt(words[word + 2 * self._num_std] / max(words[word], 1))
         return row
+
+    def read_all(self, vectors: np.ndarray) -> list[NamedNumbers]:
+        """The numbers of several rows, to the last bit those that each of them has by itself.
+
+        Args:
+            vectors: Their packed metrics, one after the other.
+
+        Returns:
+            Rows that follow each other and have the same metrics are together.
+        """
+        metrics = HostMetrics(self._layout, vectors) if len(vectors) >= _MIN_AT_ONCE else None
+        if metrics is not None and (metrics.count > 0).all():
+            names, flat = metrics.table()
+            return [NamedNumbers(names, len(vectors), flat)]
+        return [_together(names, list(rows)) for names, rows in groupby(map(self, vectors), key=tuple)]
 
     def last_step(self, vector: np.ndarray) -> dict[str, float]:
         """Value / count of the last step, by the metrics' own names."""
         words = self._unpack(vector.data)
         return dict(zip(self._layout.names, words[NUM_HEADER_WORDS:], strict=False))
+
+
+def _together(names: tuple[str, ...], rows: list[dict[str, float]]) -> NamedNumbers:
+    return NamedNumbers(names, len(rows), [number for row in rows for number in row.values()])
 
 
 def _format(layout: MetricLayout) -> str:
@@ -102,12 +127,22 @@ class MetricTotals:
     def __init__(self, layout: MetricLayout, metrics: HostMetrics | None = None):
         self._metrics = HostMetrics(layout) if metrics is None else metrics
         self._waiting: list[np.ndarray] = []
+        self._num_waiting = 0
 
     def add(self, vector: np.ndarray) -> None:
         """Add the metrics of the next steps."""
-        self._waiting.append(vector.copy())  # otherwise, on a CPU, it would keep the device's array alive
-        if len(self._waiting) >= _FOLD_EVERY:
+        self.add_all(vector[None])
+
+    def add_all(self, vectors: np.ndarray) -> None:
+        """Add those of several intervals, in their order."""
+        # So many at a time, however they are given: a sum of floats depends on what is added first.
+        while (room := _FOLD_EVERY - self._num_waiting) <= len(vectors):
+            self._waiting.append(vectors[:room])
             self._fold()
+            vectors = vectors[room:]
+        if len(vectors):
+            self._waiting.append(vectors.copy())  # otherwise, on a CPU, it would keep the device's array alive
+            self._num_waiting += len(vectors)
 
     def compute(self) -> dict[str, float]:
         """The numbers to log."""
@@ -121,5 +156,6 @@ class MetricTotals:
         return self._metrics
 
     def _fold(self) -> None:
-        self._metrics.merge(HostMetrics.of_intervals(self._metrics.layout, self._waiting))
+        self._metrics.merge(HostMetrics.of_intervals(self._metrics.layout, np.concatenate(self._waiting)))
         self._waiting.clear()
+        self._num_waiting = 0

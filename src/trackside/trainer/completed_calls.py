@@ -4,7 +4,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
@@ -126,8 +125,9 @@ class CompletedCalls:
             self._bar.show(record.last_step, totals.last_step(report), self._clock.now())
 
     def _log(self, record: CallRecord, report: np.ndarray) -> None:
-        take_row = partial(self._progress.totals.take_row, report)
-        self._logger.hold_row(take_row, record.last_step, record.completed_s)
+        self._logger.hold_rows(
+            self._progress.totals.take_rows, report[None], (record.last_step,), (record.completed_s,)
+        )
         self._meter.log_if_due(record.last_step)
 
     def _retire_fused(self, record: CallRecord, report: np.ndarray, window: Sequence[CallRecord]) -> None:
@@ -144,17 +144,33 @@ class CompletedCalls:
         # From call to call, so that what it takes to start one is shared by its steps.
         began_s = max(record.dispatched_s if record.is_disturbed else record.began_s, before_s)
         each_s = max(record.completed_s - (began_s if last_s is None or is_disturbed else last_s), 0.0) / num_steps
-        heard = record.first_step
-        for step in self._log_plan.between(record.first_step, record.last_step) if record.is_logged else ():
-            heard = self._tell_steps(record, report, heard, step)  # hooks may write rows, too: those of earlier steps
-            index = step - record.first_step
-            completed_s = record.completed_s - (num_steps - 1 - index) * each_s
-            self._logger.hold_row(partial(totals.take_row, report[index]), step, completed_s)
+        steps = self._log_plan.between(record.first_step, record.last_step) if record.is_logged else range(0)
+        if self._hears_steps:  # hooks may write rows, too: those of earlier steps come first
+            heard = record.first_step
+            for index, step in enumerate(steps):
+                heard = self._tell_steps(record, report, heard, step)
+                self._hold_fused(record, report, steps[index : index + 1], each_s)
+            self._tell_steps(record, report, heard, record.last_step + 1)
+        elif steps:
+            self._hold_fused(record, report, steps, each_s)
         if record.is_logged:
             self._meter.log_if_due(record.last_step)
-        self._tell_steps(record, report, heard, record.last_step + 1)
         if record.dispatched_s >= self._bar.next_refresh_s:
             self._bar.show(record.last_step, totals.last_step(report[num_steps - 1]), self._clock.now())
+
+    def _hold_fused(self, record: CallRecord, report: np.ndarray, steps: range, each_s: float) -> None:
+        """Hold the rows of some steps of a call.
+
+        Args:
+            record: The call.
+            report: The metrics after each of its steps.
+            steps: The steps.
+            each_s: How long one took.
+        """
+        first, completed_s, last_step = record.first_step, record.completed_s, record.last_step
+        vectors = report[steps[0] - first : steps[-1] - first + 1 : steps.step]
+        ended_s = [completed_s - (last_step - step) * each_s for step in steps]
+        self._logger.hold_rows(self._progress.totals.take_rows, vectors, steps, ended_s)
 
     def _tell_steps(self, record: CallRecord, report: np.ndarray, first: int, end: int) -> int:
         """Call the hooks for the steps of a call from `first` to the one before `end`, and give `end`."""

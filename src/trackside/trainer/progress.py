@@ -7,6 +7,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from trackside.measured_run.training_time import TrainingTime
+from trackside.metric_columns import NamedNumbers
 from trackside.metrics import HostMetrics, MetricLayout
 from trackside.metrics.row import MetricTotals, RowReader
 from trackside.trainer.cursor import Cursor
@@ -38,19 +39,20 @@ class Totals:
         """Nothing is known of the epoch that begins."""
         self._epoch = None
 
-    def take_row(self, vector: np.ndarray) -> dict[str, float]:
-        """Take in the metrics since the last row or settling, and give those of the row.
+    def take_rows(self, vectors: np.ndarray) -> list[NamedNumbers]:
+        """Take in the metrics of several rows, and give the numbers of each.
 
         Args:
-            vector: The packed metrics.
+            vectors: The packed metrics since the row before, or since settling, of each row.
         """
         assert self._read_row is not None
-        self._epoch_totals().add(vector)
+        self._epoch_totals().add_all(vectors)
         settled, self._interval = self._interval, None
         if settled is None:
-            return self._read_row(vector)
-        settled.add(vector)
-        return settled.compute()
+            return self._read_row.read_all(vectors)
+        settled.add(vectors[0])
+        first = settled.compute()
+        return [NamedNumbers(tuple(first), 1, list(first.values())), *self._read_row.read_all(vectors[1:])]
 
     def settle(self, vector: np.ndarray) -> None:
         """Take in the metrics since the last row, before the next row is due."""
