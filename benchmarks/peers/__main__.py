@@ -22,7 +22,7 @@ def measure_task(task: str, names: list[str], num_rounds: int) -> list[Result]:
     try:
         for round_index in range(num_rounds):
             for one in started if round_index % 2 else reversed(started):
-                one.measure(TASKS[task].num_steps)
+                one.measure()
     finally:
         for one in started:
             one.stop()

@@ -2,24 +2,29 @@
 
 Each has its own libraries and threads, and sleeps while another is measured. A measurement is the difference between a
 long and a short call, so that what a call does once (opening a log, building a loop, saving at its end) is not in it.
+The long call takes half a second or more: who is faster makes more steps, in one epoch as the others.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.peers.contestants import CONTESTANTS
-from benchmarks.peers.tasks import TASKS
+from benchmarks.peers.contestants import CONTESTANTS, Run
+from benchmarks.peers.tasks import TASKS, Task
 
 SHORT_SHARE = 5
 """The short call has this fraction of the steps of the long one."""
-START_UP_S = 600.0
+MIN_CALL_S = 0.5
+"""How long the long call takes at least. In a shorter one, chance has too large a share."""
+MAX_TIMES_MORE = 20
+"""How many times the steps of its task a contestant may make in it."""
 
 
 class ContestantError(RuntimeError):
@@ -55,9 +60,9 @@ class ContestantProcess:
         started._ask({})
         return started
 
-    def measure(self, num_steps: int) -> float:
+    def measure(self) -> float:
         """Train, and give the seconds per step."""
-        seconds = float(self._ask({"num_steps": num_steps})["seconds"])
+        seconds = float(self._ask({"measure": True})["seconds"])
         self.rounds_s.append(seconds)
         return seconds
 
@@ -91,18 +96,26 @@ def _serve(name: str, task_name: str, folder: Path) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     task = TASKS[task_name]
-    run = CONTESTANTS[name].build(task, folder)
+    run = _warm(name, task, folder)
+    began_s = time.perf_counter()
+    run(task.num_steps)
+    times_more = min(math.ceil(MIN_CALL_S / (time.perf_counter() - began_s)), MAX_TIMES_MORE)
+    if times_more > 1:
+        task = replace(task, num_steps=times_more * task.num_steps)
+        run = _warm(name, task, folder.with_name("longer"))
     for line in sys.stdin:
-        num_steps = json.loads(line).get("num_steps")
-        answer = {}
-        if num_steps is None:
-            for _ in range(2):  # compiles, and whatever a library learns from its first steps
-                run(task.num_steps)
-                run(task.num_steps // SHORT_SHARE)
-        else:
-            answer = {"seconds": _seconds_per_step(run, num_steps)}
+        answer = {"seconds": _seconds_per_step(run, task.num_steps)} if json.loads(line) else {}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _warm(name: str, task: Task, folder: Path) -> Run:
+    """A training that has compiled, and learned whatever a library learns from its first steps."""
+    run = CONTESTANTS[name].build(task, folder)
+    for _ in range(2):
+        run(task.num_steps)
+        run(task.num_steps // SHORT_SHARE)
+    return run
 
 
 def _seconds_per_step(run: Any, num_steps: int) -> float:

@@ -129,9 +129,9 @@ _RATIOS = (
 )
 _EXPLAINED = (
     "Each contestant has a process of its own. They are measured in turn, in rounds, in an order that alternates, so "
-    "that noise of the machine hits all of them alike. A figure is the difference between a long and a short call, "
-    "divided by the difference of their steps, so that what a call does once is not in it. Adam, float32, batches as "
-    "numpy arrays (tensors for PyTorch)."
+    "that noise of the machine hits all of them alike. A figure is the difference between a long call, of half a "
+    "second or more, and a short one, divided by the difference of their steps, so that what a call does once is not "
+    "in it. Adam, float32, batches as numpy arrays (tensors for PyTorch)."
 )
 
 

@@ -21,7 +21,7 @@ class Task:
     kind: Literal["mlp", "cnn", "transformer"]
     batch_size: int
     num_steps: int
-    """Steps of one measurement."""
+    """Steps of one measurement, and of an epoch, unless they take too little time."""
     hidden: tuple[int, ...] = ()
     """Widths of the hidden layers of an MLP."""
     activation: Literal["tanh", "swish", "gelu"] = "tanh"
