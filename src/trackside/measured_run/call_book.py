@@ -27,6 +27,7 @@ from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import compile_counter
 from trackside.profiling.ledger_totals import DEVICE_WAIT, DISPATCH, OTHER
 from trackside.profiling.sentinel import RecompileSentinel, carry_over_methods
+from trackside.profiling.signature import jitted_name
 from trackside.profiling.timers.device_outputs import TracedOutputError
 
 LOGGER = logging.getLogger(__name__)
@@ -113,7 +114,12 @@ class CallBook:
             self._meter.ledger.calls,
             self._window,
         )
-        ends, counter, output, thread_id = meter.ends, compile_counter(), CallOutput(), get_ident()
+        ends, counter, output, thread_id = (
+            meter.ends,
+            compile_counter(),
+            CallOutput(jitted_name(function) is not None),
+            get_ident(),
+        )
         is_new, first_step = True, self._first_step
         find, measurements = output.find, self._measurements
 
@@ -151,7 +157,7 @@ class CallBook:
                 except (TypeError, LookupError, AttributeError):  # another structure than before
                     report = None
                 if type(report) is not output.kind:
-                    report = find(result)
+                    report = find(result, (args, kwargs))
             except BaseException as error:
                 self._is_busy = False
                 host.spans, host.before = [*host.before, (DISPATCH, now())], None
