@@ -84,6 +84,12 @@ class LoggedValues:
         self._last_call: CallRecord | None = None
         """The one after which something was logged last."""
 
+    @property
+    def has_training(self) -> bool:
+        """Whether values of training were logged."""
+        waiting = (*self._added, *self._rows, *self._open.values())
+        return bool(self.latest) or any(row[3] == "train" for row in waiting)
+
     def add(
         self,
         values: dict[str, Any],
