@@ -87,7 +87,8 @@ def a_type(value: object) -> str:
     if value is None:
         return "None"
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+    is_vowel = name[0] in "aeioAEIO" or name == "ndarray"
+    return f"{'an' if is_vowel else 'a'} {name}"
 
 
 def share_bar(share: float, width: int) -> str:

@@ -73,6 +73,26 @@ def test_each_function_is_a_finding():
     assert [finding.subject for finding in recompiling(facts(rows))] == ["train_step", "eval_step"]
 
 
+def test_advice_is_for_the_cause_that_the_title_names_first():
+    """Where several arguments change, title and advice speak of the same one, and the title of both."""
+    causes = ["mode", "mode", "n"]
+    rows = [
+        compile_row(
+            step=index,
+            num_recompiles=index + 1,
+            changes=[change("1", "2", path, "static")],
+            suggestion=f"Each value of `{path}` compiles again",
+        )
+        for index, path in enumerate(causes)
+    ]
+    (finding,) = recompiling(facts(rows))
+    assert finding.title.endswith("because the static value of mode and the static value of n changed")
+    assert finding.advice == "each value of `mode` compiles again"
+    more = [compile_row(step=9, num_recompiles=4, changes=[change("1", "2", "k")])]
+    (finding,) = recompiling(facts(rows + more))
+    assert finding.title.endswith("changed, among others")
+
+
 def test_recompile_without_changes_has_advice():
     """Where nothing is known of the arguments, the advice is general and the title names no leaf."""
     rows = [compile_row(step=None, num_recompiles=index + 1) for index in range(2)]

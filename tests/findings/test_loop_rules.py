@@ -187,6 +187,18 @@ def test_hooks_are_not_blamed_for_what_the_loop_does():
     assert finding.evidence["host_is_in"] == "the loop itself"
 
 
+def test_steps_under_way_after_a_pass_are_no_idle_time():
+    """In a loop of one's own, the device may be busy when the loader is done: only what was seen idle counts."""
+    facts = replace(epochs_with(2.0), is_own_loop=True)
+    assert facts.ledger is not None
+    assert idle_after_epoch(replace(facts, ledger=replace(facts.ledger, device_idle_s=None))) is None
+    assert idle_after_epoch(replace(facts, ledger=replace(facts.ledger, device_idle_s=0.1))) is None
+    finding = idle_after_epoch(replace(facts, ledger=replace(facts.ledger, device_idle_s=20.0)))
+    assert finding is not None
+    assert finding.evidence["idle_after_epoch_s"] == 2.0
+    assert "steps_per_epoch" not in finding.advice
+
+
 def test_one_long_pause_is_not_after_each_epoch():
     """A single epoch with a long pause after it is no habit."""
     facts = epochs_with(0.0)

@@ -97,6 +97,13 @@ def test_advice_on_saving_fits_a_loop_of_your_own() -> None:
     assert "CheckpointConfig" not in finding.advice
 
 
+def test_advice_on_validation_fits_a_loop_of_your_own() -> None:
+    """There, the trainer's options do not exist."""
+    finding = validation_dominates(replace(run_with({"validation": 60.0}), is_own_loop=True))
+    assert finding is not None
+    assert finding.advice == "validate less often, or on fewer or larger batches"
+
+
 def test_callbacks_are_named():
     """Each callback that takes long is a finding of its own, by name; others are not told."""
     findings = list(callback_dominates(run_with({"callback/A": 15.0, "callback/B": 45.0, "callback/C": 1.0})))

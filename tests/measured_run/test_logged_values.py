@@ -2,6 +2,8 @@
 
 import logging
 import threading
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +66,12 @@ def test_forms_that_people_log(tmp_path: Path) -> None:
     with open_run_of(tmp_path / "run") as run:
         run.log({"loss": np.float32(1.5), "norms": {"grad": 2}}, lr=0.5)
         run.log(accuracy=torch.tensor(0.25, requires_grad=True), is_best=True)
+        run.log(budget=Decimal("2.5"), share=Fraction(1, 4), bits=jnp.asarray(3, jnp.int4))
         run.log({"val/loss": jnp.ones(()), "test": {"loss": jnp.ones(1, jnp.bfloat16)}})
         with run.part("validation"):
             run.log(accuracy=0.75)
     train = {"loss": 1.5, "norms/grad": 2.0, "lr": 0.5, "accuracy": 0.25, "is_best": 1.0}
+    train |= {"budget": 2.5, "share": 0.25, "bits": 3.0}
     assert values_of(run, "train") == [(0, train)]
     assert values_of(run, "val") == [(0, {"loss": 1.0, "accuracy": 0.75})]
     assert values_of(run, "test") == [(0, {"loss": 1.0})]
@@ -79,6 +83,24 @@ def test_every_and_step(tmp_path: Path) -> None:
         for step in range(1, 7):
             run.log(loss=1.0, step=step, every=3)
     assert [step for step, _ in values_of(run, "train")] == [3, 6]
+
+
+@pytest.mark.parametrize("values", [{"step_time": 1.0}, {"train/step_time": 1.0}, {"train": {"step_time": 1.0}}])
+def test_what_the_run_measures_itself_is_refused(values: dict[str, Any]) -> None:
+    """Under any name that would replace it, and on any thread."""
+    with open_run_of() as run:
+        for log in (run.log, run._values.checked):
+            with pytest.raises(MetricError, match="what the run measures itself"):
+                log(values)
+
+
+def test_a_step_on_a_device_is_refused() -> None:
+    """Reading it, as that of a Flax `TrainState`, would wait for the device."""
+    with (
+        open_run_of() as run,
+        pytest.raises(ConfigError, match="is on a device, and reading it would wait; leave it out"),
+    ):
+        run.log(loss=1.0, step=jnp.asarray(3))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.measured_run.own_loops import open_run_of
+from trackside.errors import DataError
 
 
 class Plain:
@@ -93,3 +94,24 @@ def test_a_generator_can_be_closed() -> None:
         next(iterator)
         iterator.close()
     assert ended == [True]
+
+
+def test_some_batches_of_a_loader_are_measured() -> None:
+    """A loader that can be indexed still can; some of its batches are a loader again."""
+    with open_run_of() as run:
+        batches = run.batches([1, 2, 3])
+        assert batches[0] == 1
+        assert type(batches[1:]) is type(batches)
+        assert list(batches[1:]) == [2, 3]
+        with pytest.raises(TypeError, match="'set' object is not subscriptable"):
+            run.batches({1, 2})[0]
+
+
+def test_a_function_has_to_be_called() -> None:
+    """A generator function is no generator."""
+
+    def read() -> Iterator[int]:
+        yield 1
+
+    with open_run_of() as run, pytest.raises(DataError, match="got the function read; call it"):
+        run.batches(read)

@@ -551,6 +551,44 @@ def test_configs_may_be_what_people_have(tmp_path: Path) -> None:
         assert trackside.open_run(tmp_path / name).config == {"lr": 0.5}
 
 
+def test_a_function_that_is_only_traced_is_said_to_be(caplog: pytest.LogCaptureFixture) -> None:
+    """Who jits what `run.step` gave is told to wrap the jitted function instead."""
+    with open_run_of() as run:
+        jax.jit(run.step(lambda x: x + 1))(1.0)
+        run.step(lambda x: x)
+    assert "run.step(<lambda>) was called only while JAX traced" in caplog.text
+    assert "as in step = run.step(jax.jit(step))" in caplog.text
+    assert "run.step(<lambda>) was never called: call what it returns, as in step = run.step(step)" in caplog.text
+
+
+def test_a_part_may_be_inside_of_itself() -> None:
+    """As in a function that calls itself; afterwards the time is the loop's again."""
+    clock = ManualClock()
+    with open_run_of(clock=clock) as run:
+        run.step(step_of())(weights(), make_loader(1)[0])
+        part = run.part("search")
+        with part, part:
+            clock.advance(1.0)
+        clock.advance(2.0)
+    assert run.ledger_totals.parts["search"] == pytest.approx(1.0)
+    assert run.ledger_totals.parts["other"] == pytest.approx(2.0)
+
+
+def test_a_checkpoint_in_a_validation_is_left_out_once(tmp_path: Path) -> None:
+    """Blocks inside of each other do not shorten the logged step times."""
+    clock = ManualClock()
+    with open_run_of(tmp_path / "run", clock) as run:
+        step, state = run.step(step_of(donates=False)), weights()
+        for index, batch in enumerate(make_loader(4)):
+            state, loss = step(state, batch)
+            run.log(loss=float(loss))
+            clock.advance(10.0)
+            if index == 1:
+                with run.part("validation"), run.part("search"), run.part("checkpointing"):
+                    clock.advance(7.0)
+    assert [row["values"]["step_time"] for row in rows_of(run, "metrics", mode="train")][2:] == [10.0, 10.0]
+
+
 def test_a_run_may_be_closed_by_hand(tmp_path: Path) -> None:
     """Without `with`, `close` ends the run, and does nothing the second time."""
     run = trackside.run(tmp_path / "run", progress=True)

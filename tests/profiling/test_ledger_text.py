@@ -14,6 +14,12 @@ def test_throughput_is_told_without_exponents() -> None:
     )
 
 
+def test_examples_that_nobody_counted_are_not_said_to_be_none() -> None:
+    """A loop may get its batches from somewhere that is not measured."""
+    shown = render_ledger(LedgerTotals(2.0, {"dispatch": 2.0}, num_steps=4))
+    assert shown.splitlines()[0] == "where the time went: 2.0 s, 4 steps; overall 2 steps/s"
+
+
 def test_notes_come_last() -> None:
     """What else there is to say of the run follows the parts."""
     assert render_ledger(LedgerTotals(2.0, {"dispatch": 2.0}, 1), ["a note"]).splitlines()[-1] == "  a note"

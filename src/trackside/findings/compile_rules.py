@@ -34,6 +34,7 @@ _SCANS = {
     "equinox": "jax.lax.scan, over layers that eqx.filter_vmap makes",
 }
 _ANY_SCAN = "jax.lax.scan"
+_MAX_CAUSES = 2
 _KIND_NAMES = {"static": "static value", "committed": "placement"}
 
 
@@ -60,7 +61,7 @@ def recompiling(facts: RunFacts) -> Iterator[Finding]:
                 **({} if share is None else {"recompile_share": share}),
                 **_first_and_last_step(own),
             },
-            _advice(own[-1]["suggestion"]),
+            _advice(_usual(own)["suggestion"]),
             subject=function,
         )
 
@@ -160,12 +161,28 @@ def _share_of_wall(facts: RunFacts, cost_s: float) -> float | None:
 
 
 def _because(rows: list[dict[str, Any]]) -> str:
-    """The argument that changed most often, as a clause."""
-    changed = Counter((row["changes"][0]["path"], row["changes"][0]["kind"]) for row in rows if row["changes"])
+    """The arguments that changed most often, as a clause."""
+    changed = Counter(cause for row in rows if (cause := _cause(row)))
     if not changed:
         return ""
-    (path, kind), _ = changed.most_common(1)[0]
-    return f" because the {_KIND_NAMES.get(kind, kind.replace('_', ' '))} of {path} changed"
+    often = [f"the {_KIND_NAMES.get(kind, kind.replace('_', ' '))} of {path}" for path, kind in _ranked(changed)]
+    return f" because {' and '.join(often[:_MAX_CAUSES])} changed{', among others' if len(often) > _MAX_CAUSES else ''}"
+
+
+def _usual(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last of the compiles with the most frequent cause: its suggestion is for what the title names first."""
+    changed = Counter(cause for row in rows if (cause := _cause(row)))
+    usual = _ranked(changed)[0] if changed else None
+    return [row for row in rows if _cause(row) == usual][-1]
+
+
+def _cause(row: dict[str, Any]) -> tuple[str, str] | None:
+    """Which argument changed, and what about it."""
+    return (row["changes"][0]["path"], row["changes"][0]["kind"]) if row["changes"] else None
+
+
+def _ranked(causes: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [cause for cause, _ in causes.most_common()]
 
 
 def _recompiles_in_words(rows: list[dict[str, Any]]) -> str:

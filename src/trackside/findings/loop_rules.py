@@ -141,6 +141,8 @@ def _is_busy_accelerator(facts: RunFacts, time: JudgedTime) -> bool:
 
 def _larger_steps(facts: RunFacts) -> str:
     now = "" if facts.batch_size is None else f" (a batch has {facts.batch_size:,} examples now)"
+    if facts.is_own_loop:
+        return f"use larger batches{now}, or run several updates in one jitted call: run.step(..., steps_per_call=K)"
     if facts.loaders and facts.can_fuse_steps is False:  # it does already, or convolutions would be slow in a loop
         return f"use larger batches{now}, so that each call does more work"
     if facts.loaders:  # the trainer's own loop
@@ -186,6 +188,9 @@ def idle_after_epoch(facts: RunFacts) -> Finding | None:
         return None
     idle_s = statistics.median(idle_s for idle_s, _, _ in observed)
     time_s = statistics.median(time_s for _, time_s, _ in observed)
+    if facts.is_own_loop:  # whose steps may still be under way when its loader has no more batches
+        seen_s = time.ledger.device_idle_s or 0.0
+        idle_s = min(idle_s, seen_s / max(facts.num_pauses, len(observed)))
     share = idle_s / (idle_s + time_s)
     # Of the epochs and of the run: a millisecond is a large share of a tiny epoch, and nothing that anyone waits for.
     lost = idle_s * max(facts.num_pauses, len(observed)) / time.total_s
@@ -230,7 +235,7 @@ def _first_batches_s(facts: RunFacts) -> float:
 
 def _advice_after_epochs(facts: RunFacts, reason: str, idle_s: float) -> str:
     """What to do; first about the part of the ledger that most of the idle time goes into, if it can be made less."""
-    longer = "make epochs longer (steps_per_epoch)"
+    longer = "make epochs longer" if facts.is_own_loop else "make epochs longer (steps_per_epoch)"
     if less := _less_of(facts, reason, idle_s):
         return f"{less}, or {longer}"
     return f"{longer}: each ends with work that takes the same time however long it is"
@@ -243,4 +248,7 @@ def _less_of(facts: RunFacts, reason: str, idle_s: float) -> str:
         return f"have {reason.removeprefix(CALLBACK)} do less at the end of an epoch"
     if reason == LOGGING:
         return "log less at the end of an epoch, or to fewer tools"
-    return "do less in hooks of your own, such as on_training_epoch_end" if idle_s >= MIN_HOOK_S else ""
+    if idle_s < MIN_HOOK_S:
+        return ""
+    hooks = "hooks of your own, such as on_training_epoch_end"
+    return f"do less {'between two passes over the loader' if facts.is_own_loop else f'in {hooks}'}"

@@ -107,6 +107,8 @@ def _waiting_share(ledger: LedgerTotals | None, tool: ToolFacts) -> float:
 def _fewer_rows(facts: RunFacts, tool: ToolFacts) -> str:
     """How often to log, so that the tool keeps up at the speed that it has shown."""
     every, ledger = facts.log_every_n_steps, facts.ledger
+    if facts.is_own_loop:
+        return "log less often, with run.log(..., every=N)"
     if every is None or every <= 0 or ledger is None:
         return "log less often (log_every_n_steps)"
     num_rows, num_missed = ledger.num_steps / every, tool.num_waiting + tool.num_dropped
@@ -132,6 +134,8 @@ def validation_dominates(facts: RunFacts) -> Finding | None:
 
 
 def _less_validation(facts: RunFacts) -> str:
+    if facts.is_own_loop:
+        return "validate less often, or on fewer or larger batches"
     every = facts.check_val_every_n_steps
     if every is not None and every > 0:
         now = "after every step" if every == 1 else f"every {every} steps"

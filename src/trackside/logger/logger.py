@@ -373,6 +373,15 @@ class Logger:
         if all(mode == "train" for mode in self._epochs.modes):
             self._interval.exclude(seconds)
 
+    def exclude_span(self, began_s: float, until_s: float) -> None:
+        """Leave a time out of `step_time`, for loops whose rows are logged some steps later.
+
+        Args:
+            began_s: When it began, on the logger's clock.
+            until_s: When it ended.
+        """
+        self._interval.exclude_span(began_s, until_s)
+
     def between_steps(self) -> AbstractContextManager[None]:
         """Leave the time of a block out of `step_time`, as that of callbacks, checkpoints and validations."""
         return self._interval.left_out(self._now)

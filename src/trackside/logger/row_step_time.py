@@ -1,7 +1,13 @@
 """How long training steps take, from one log row to the next, without what is no training step."""
 
+import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+MAX_SPANS = 4096
+"""More are forgotten: a loop that logs no rows must not fill the memory."""
 
 
 class RowStepTime:
@@ -17,8 +23,10 @@ class RowStepTime:
         self.last_step = 0
         self.last_step_time: float | None = None
         self._excluded_s = 0.0
-        self._excluded_steps = 0
-        self._paused_at: tuple[int, float] | None = None
+        self._pauses: deque[_Pause] = deque(maxlen=MAX_SPANS)
+        """Pauses that a row may still have steps of; the last may not be over."""
+        self._spans: deque[tuple[float, float]] = deque(maxlen=MAX_SPANS)
+        """From when until when something else came, for rows that are logged later than that."""
         self.awaits_epoch = True
 
     def start_training(self, step: int, now_s: float) -> None:
@@ -28,21 +36,22 @@ class RowStepTime:
 
     def start(self, step: int, now_s: float) -> None:
         """Start from a step, with nothing to leave out."""
-        self.last_step, self.last_step_time, self._excluded_s, self._excluded_steps = step, now_s, 0.0, 0
-        self._paused_at = None
+        self.last_step, self.last_step_time, self._excluded_s = step, now_s, 0.0
+        self._pauses.clear()
+        self._spans.clear()
         self.awaits_epoch = False
 
     def lap(self, step: int, now_s: float) -> float | None:
         """A row is logged: the seconds per step since the last one; None where there is no step to tell of."""
-        if self._paused_at is not None:
-            self._exclude_pause(step, now_s)
-        num_steps, last_s = step - self.last_step, self.last_step_time
-        if num_steps < 1:
-            num_steps = 1
-        if self._excluded_s or self._excluded_steps:
-            num_steps -= self._excluded_steps
+        num_steps, last_s = max(step - self.last_step, 1), self.last_step_time
+        if self._pauses:
+            num_steps -= self._leave_out_pauses(step, now_s)
+        while self._spans and self._spans[0][1] <= now_s:
+            began_s, until_s = self._spans.popleft()
+            self._excluded_s += max(until_s - (began_s if last_s is None else max(began_s, last_s)), 0.0)
+        if self._excluded_s:
             last_s = None if last_s is None else last_s + self._excluded_s
-            self._excluded_s, self._excluded_steps = 0.0, 0
+            self._excluded_s = 0.0
         self.last_step, self.last_step_time = step, now_s
         if last_s is None or num_steps <= 0:
             return None
@@ -55,9 +64,9 @@ class RowStepTime:
             None, and nothing was done, where there is something to leave out or to say about only some of them.
         """
         last_s = self.last_step_time
-        if last_s is None or self._paused_at is not None or self._excluded_s or self._excluded_steps:
+        if last_s is None or self._pauses or self._excluded_s:
             return None
-        if steps[0] <= self.last_step:
+        if steps[0] <= self.last_step or (self._spans and self._spans[0][1] <= ended_s[-1]):
             return None
         before, began_s = [self.last_step, *steps[:-1]], [last_s, *ended_s[:-1]]
         self.last_step, self.last_step_time = steps[-1], ended_s[-1]
@@ -68,8 +77,13 @@ class RowStepTime:
 
     def exclude(self, seconds: float) -> None:
         """Leave out time that just passed. During a pause all of it is left out anyway."""
-        if self._paused_at is None:
+        if not self._is_paused:
             self._excluded_s += seconds
+
+    def exclude_span(self, began_s: float, until_s: float) -> None:
+        """Leave out a time from the row that it belongs to, though rows of steps before it may not be logged yet."""
+        if not self._is_paused:
+            self._spans.append((began_s, until_s))
 
     @contextmanager
     def left_out(self, now: Callable[[], float]) -> Iterator[None]:
@@ -85,20 +99,41 @@ class RowStepTime:
             inside_s = max(self._excluded_s - excluded_s, 0.0)
             self.exclude(max(now() - began_s - inside_s, 0.0))
 
+    @property
+    def _is_paused(self) -> bool:
+        return bool(self._pauses) and self._pauses[-1].until_s == math.inf
+
     def pause(self, step: int, now_s: float) -> None:
         """Leave out the steps after `step`, and their time."""
-        if self._paused_at is None:
-            self._paused_at = step, now_s
+        if not self._is_paused:
+            self._pauses.append(_Pause(step, now_s))
 
     def resume(self, step: int, now_s: float) -> None:
         """Count the steps after `step` again."""
-        if self._paused_at is not None:
-            self._exclude_pause(step, now_s)
-            self._paused_at = None
+        if self._is_paused:
+            self._pauses.append(replace(self._pauses.pop(), until_step=step, until_s=now_s))
 
-    def _exclude_pause(self, step: int, now_s: float) -> None:
-        assert self._paused_at is not None
-        since_step, since_s = self._paused_at
-        self._excluded_steps += step - since_step
-        self._excluded_s += now_s - since_s
-        self._paused_at = step, now_s
+    def _leave_out_pauses(self, step: int, now_s: float) -> int:
+        """Leave out the time that a row has of pauses; how many of its steps are theirs.
+
+        A row may be logged when steps after it are paused already, or count again.
+        """
+        num_steps, since_s = 0, -math.inf if self.last_step_time is None else self.last_step_time
+        for pause in list(self._pauses):
+            inside = min(step, pause.until_step) - max(self.last_step, pause.step)
+            if inside > 0:
+                num_steps += int(inside)
+                self._excluded_s += max(min(now_s, pause.until_s) - max(since_s, pause.since_s), 0.0)
+            if pause.until_step <= step:
+                self._pauses.remove(pause)
+        return num_steps
+
+
+@dataclass(frozen=True)
+class _Pause:
+    """Steps that do not count: those after one, up to another."""
+
+    step: int
+    since_s: float
+    until_step: float = math.inf
+    until_s: float = math.inf

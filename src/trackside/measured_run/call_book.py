@@ -27,6 +27,7 @@ from trackside.profiling.call_record import CallRecord
 from trackside.profiling.compiles import compile_counter
 from trackside.profiling.ledger_totals import DEVICE_WAIT, DISPATCH, OTHER
 from trackside.profiling.sentinel import RecompileSentinel, carry_over_methods
+from trackside.profiling.signature import jitted_name
 from trackside.profiling.timers.device_outputs import TracedOutputError
 
 LOGGER = logging.getLogger(__name__)
@@ -113,7 +114,12 @@ class CallBook:
             self._meter.ledger.calls,
             self._window,
         )
-        ends, counter, output, thread_id = meter.ends, compile_counter(), CallOutput(), get_ident()
+        ends, counter, output, thread_id = (
+            meter.ends,
+            compile_counter(),
+            CallOutput(jitted_name(function) is not None),
+            get_ident(),
+        )
         is_new, first_step = True, self._first_step
         find, measurements = output.find, self._measurements
 
@@ -151,11 +157,12 @@ class CallBook:
                 except (TypeError, LookupError, AttributeError):  # another structure than before
                     report = None
                 if type(report) is not output.kind:
-                    report = find(result)
+                    report = find(result, (args, kwargs))
             except BaseException as error:
                 self._is_busy = False
                 host.spans, host.before = [*host.before, (DISPATCH, now())], None
                 if type(error) is TracedOutputError:  # part of another function, which JAX is tracing
+                    made.was_traced = True
                     return result  # pyright: ignore[reportPossiblyUnboundVariable]
                 raise
             num_samples, num_steps = host.num_samples, steps_per_call
@@ -263,7 +270,7 @@ class CallBook:
             raise
         if is_own:
             record.is_disturbed = True
-            self._measurements.exclude_time(record.dispatched_s - started_s)
+            self._measurements.exclude_span(started_s, record.started_s)  # until what was compiled began to run
 
     def _explain(
         self, made: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any], num_events: int, step: int
@@ -391,9 +398,19 @@ class CallBook:
     def warn_of_unused(self) -> None:
         """Say which functions were never called."""
         for made in self.functions:
-            if not made.num_calls + made.num_other_calls:
+            name = made.name if made.name.isidentifier() else "step"
+            if made.num_calls + made.num_other_calls:
+                continue
+            if made.was_traced:
                 LOGGER.warning(
-                    "run.step(%s) was never called: call what it returns, as in %s = run.step(%s)", *[made.name] * 3
+                    "run.step(%s) was called only while JAX traced a function around it, so nothing was measured: "
+                    "wrap the jitted function, as in %s = run.step(jax.jit(%s))",
+                    *(made.name, name, name),
+                )
+            else:
+                LOGGER.warning(
+                    "run.step(%s) was never called: call what it returns, as in %s = run.step(%s)",
+                    *(made.name, name, name),
                 )
 
     def close(self) -> None:

@@ -3,6 +3,9 @@
 All arrays of an execution are computed at the same time, so one is enough. It must not be one that the user donates to
 the next call, since such an array is gone before it can be looked at. The smallest one near the top, such as a loss, is
 the best guess; a look at the first few calls shows which ones really stay.
+
+A step that returns no array may still have the device at work: it changes variables of Flax NNX, or keeps its results
+to itself. Then one of the variables is looked at, or nothing is known of the device.
 """
 
 import sys
@@ -13,6 +16,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from trackside.measured_run.changed_variables import ChangedVariable
 from trackside.measured_run.tree_getter import build_getter
 from trackside.profiling.timers.device_outputs import TracedOutputError, find_arrays
 
@@ -42,9 +46,13 @@ COMPLETE = Complete()
 
 
 class CallOutput:
-    """Finds the array to look at in what the calls of one function return."""
+    """Finds the array to look at in what the calls of one function return.
 
-    def __init__(self) -> None:
+    Args:
+        is_jitted: Whether JAX compiles the function, so that it is never over when it returns.
+    """
+
+    def __init__(self, is_jitted: bool = False) -> None:
         self.get: Callable[[Any], Any] = _get_nothing
         """Gets the array that was chosen, once the choice stands. Where that gives no `kind`, it has to be found."""
         self.kind: type | None = None
@@ -53,25 +61,34 @@ class CallOutput:
         self._donated: set[Any] = set()
         self._last: dict[Any, Any] = {}
         """Candidates of the call before by their paths, while it is being learned which of them stay."""
+        self._variable = ChangedVariable()
+        self._is_hidden = is_jitted
+        """Whether the device may be at work on something that cannot be seen."""
+        self._num_without = 0
+        """Calls that have returned no array."""
 
-    def find(self, output: Any) -> Any:
+    def find(self, output: Any, given: Any = ()) -> Any:
         """What shows that a call has completed: an array, or something like one; None if there is nothing.
+
+        Args:
+            output: What the call returned.
+            given: Its arguments.
 
         Raises:
             TracedOutputError: JAX was tracing the function, so it computed nothing.
         """
         is_settled = self._num_calls > NUM_LEARNING_CALLS
-        return None if is_settled and self._get is None else self._search(output)
+        return None if is_settled and self._get is None else self._search(output, given)
 
     def on_lost(self) -> None:
         """The array that was chosen is gone: look which ones stay."""
         self.get, self._get, self._num_calls = _get_nothing, None, 0
 
-    def _search(self, output: Any) -> Any:
+    def _search(self, output: Any, given: Any) -> Any:
         candidates = _candidates(output)
         if not candidates:
             self._last = {}
-            return self._without_arrays(output)
+            return self._without_arrays(output, given)
         self._learn()
         self._num_calls += 1
         self._last = {path: array for path, array in candidates.items() if array.nbytes <= MAX_BYTES}
@@ -92,11 +109,21 @@ class CallOutput:
             self._donated |= donated
             self._num_calls = 0
 
-    def _without_arrays(self, output: Any) -> Any:
+    def _without_arrays(self, output: Any, given: Any) -> Any:
         if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "cuda") and torch.cuda.is_available():
             events = find_arrays(output)
             return events[0] if events else COMPLETE
-        return COMPLETE
+        if (array := self._variable.find(given)) is not None:
+            return array
+        self._num_without += 1
+        if not self._is_hidden and self._num_without <= NUM_LEARNING_CALLS:
+            self._is_hidden = _is_at_work()
+        return None if self._is_hidden else COMPLETE
+
+
+def _is_at_work() -> bool:
+    """Whether JAX still computes something, whoever holds it."""
+    return any(not array.is_deleted() and not array.is_ready() for array in jax.live_arrays())
 
 
 def _get_nothing(output: Any) -> None:

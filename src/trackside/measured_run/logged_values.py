@@ -8,6 +8,8 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -83,6 +85,12 @@ class LoggedValues:
         the same ones."""
         self._last_call: CallRecord | None = None
         """The one after which something was logged last."""
+
+    @property
+    def has_training(self) -> bool:
+        """Whether values of training were logged."""
+        waiting = (*self._added, *self._rows, *self._open.values())
+        return bool(self.latest) or any(row[3] == "train" for row in waiting)
 
     def add(
         self,
@@ -162,9 +170,9 @@ class LoggedValues:
     def _checked(self, name: str, value: Any) -> Any:
         """A value that can be read as a number once it is there."""
         kind = type(value)
-        if name == OWN_NAME:
+        if name.removeprefix("train/") == OWN_NAME:
             raise MetricError(f"run.log: {name!r} is what the run measures itself; call yours something else")
-        if kind in _NUMBERS:
+        if kind in _NUMBERS or isinstance(value, Decimal | Fraction):
             return _to_float(name, value)
         if kind is self._array_type and id(value.aval) in self._known:
             return value
@@ -377,7 +385,7 @@ def _form(values: Mapping[str, Any], mode: str, call: CallRecord | None) -> int:
     return ONLY_REPORT if next(iter(values.values())) is call.report else 0
 
 
-def _to_float(name: str, value: float) -> float:
+def _to_float(name: str, value: float | Decimal | Fraction) -> float:
     try:
         return float(value)
     except OverflowError:
@@ -402,6 +410,11 @@ def checked_number(value: Any, name: str, least: int) -> int:
     Raises:
         ConfigError: It is none.
     """
+    if isinstance(value, jax.Array):
+        raise ConfigError(
+            f"run.log: {name}={value!r} is on a device, and reading it would wait; leave it out, since the run counts "
+            "steps itself, or give a number of your own"
+        )
     if not isinstance(value, int | np.integer) or not least <= value < MAX_STEP:
         raise ConfigError(f"run.log: {name}={value!r}: expected a whole number of steps, {least} or more")
     return int(value)

@@ -5,6 +5,7 @@ The user's object is neither changed nor copied. A proxy forwards everything to 
 
 from collections.abc import Callable, Iterator
 from threading import get_ident
+from types import FunctionType
 from typing import Any, Protocol
 
 import jax
@@ -60,6 +61,8 @@ def measure_batches(loader: Any, passes: Passes) -> Any:
         loader = loader._loader if isinstance(loader, MeasuredBatches) else loader._iterator
     if isinstance(loader, type):
         raise DataError(f"run.batches: expected an iterable of batches, got the class {loader.__name__}; call it")
+    if isinstance(loader, FunctionType):
+        raise DataError(f"run.batches: expected an iterable of batches, got the function {loader.__name__}; call it")
     if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
         raise DataError(
             f"run.batches: {type(loader).__name__} cannot be iterated over; give an iterable of batches, such as a "
@@ -206,6 +209,11 @@ def _count_unknown(batch: Any) -> int:
 class _SizedBatches(MeasuredBatches):
     def __len__(self) -> int:
         return len(self._loader)
+
+    def __getitem__(self, index: Any) -> Any:
+        """What the loader has there; some of its batches are measured as it is."""
+        found = self._loader[index]
+        return measure_batches(found, self._passes) if isinstance(index, slice) else found
 
 
 class _SizedIterator(_ForwardingIterator):

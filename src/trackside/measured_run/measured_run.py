@@ -44,6 +44,7 @@ from trackside.measured_run.run_lock import RunLock
 from trackside.measured_run.run_view import RunView, bind_to_loop
 from trackside.measured_run.step_meter import StepMeter
 from trackside.measured_run.training_time import TrainingTime
+from trackside.measured_run.unlogged_steps import UnloggedSteps
 from trackside.processes import JAX_PROCESSES, Processes, ThreadProcesses
 from trackside.profiling.compiles import compile_counter
 from trackside.profiling.ledger import Ledger
@@ -154,6 +155,7 @@ class MeasuredRun:
         )
         self._callbacks.callbacks += bind_to_loop(callbacks, view)
         self._values = LoggedValues(logger, clock, self._book.retire, self._book.say_once)
+        self._unlogged = UnloggedSteps(logger, self._values, clock)
         self._bar = build_bar(progress, self._processes.is_main, self._book.step, self._num_steps)
         self._passes = Passes(self._host, self._book, meter, logger, self._bar, clock)
         self._end = RunEnd(logger, meter, self._callbacks, self._bar, self._time, clock)
@@ -357,6 +359,7 @@ class MeasuredRun:
         before = host.enter(LOGGING)
         self._look_up()
         self._values.finish()
+        self._unlogged.finish(book.last)
         self._passes.end_epoch()
         host.enter(before)
         host.settle()
@@ -379,6 +382,7 @@ class MeasuredRun:
             values, step = self._other_values.popleft()
             self._values.add(values, step, self._book.epoch, "train", None, now_s)
         self._values.write()
+        self._unlogged.look(self._book.last, now_s)
         if now_s >= self._bar.next_refresh_s:
             self._bar.show(self._book.step, self._values.latest, now_s)
 

@@ -55,6 +55,8 @@ class StepFunction:
     """Calls that were recorded."""
     num_other_calls: int = 0
     """Calls that were not, such as those inside of others."""
+    was_traced: bool = False
+    """Whether JAX has traced it as a part of another function."""
     output: CallOutput = field(default_factory=CallOutput)
     _forms: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     _called_at: int | None = None
@@ -187,9 +189,9 @@ class OwnMeasurements(StepMeasurements):
             self._eager_steps[made.name] = compiled
             self._logger.log_environment({"eager_steps": dict(self._eager_steps)})
 
-    def exclude_time(self, seconds: float) -> None:
-        """Leave time that just passed out of the logged step times."""
-        self._logger.exclude_time(seconds)
+    def exclude_span(self, began_s: float, until_s: float) -> None:
+        """Leave a time out of the logged step times."""
+        self._logger.exclude_span(began_s, until_s)
 
     @property
     def _called(self) -> list[StepFunction]:

@@ -44,9 +44,8 @@ class Part:
         self._book = book
         self._logger = logger
         self._now = clock.now
-        self._before = ""
-        self._outer_mode = ""
-        self._began_s = 0.0
+        self._outer: list[tuple[str, str, float]] = []
+        """Where the thread was when it entered, and when that was; several if the block is inside of itself."""
 
     def __enter__(self) -> None:
         host = self._host
@@ -54,18 +53,17 @@ class Part:
             return
         if self._name in APART:
             self._book.interrupt(is_validation=self._name != CHECKPOINTING)
-        self._before, self._outer_mode = host.enter(self._name), host.mode
+        self._outer.append((host.enter(self._name), host.mode, self._now()))
         host.mode = MODES.get(self._name, host.mode)
         host.depth += 1
-        self._began_s = self._now()
 
     def __exit__(self, *exception: object) -> None:
         host = self._host
-        if not self._before:
+        if not self._outer or not host.is_own_thread:
             return
+        before, host.mode, began_s = self._outer.pop()
         host.depth -= 1
-        host.mode = self._outer_mode
-        host.enter(self._before)
-        self._before = ""
-        if self._name in APART:
-            self._logger.exclude_time(self._now() - self._began_s)
+        host.enter(before)
+        is_inside = before in APART or host.mode != "train"  # then the block around it leaves out all of it
+        if self._name in APART and not is_inside:
+            self._logger.exclude_span(began_s, self._now())

@@ -14,8 +14,10 @@ TrainRow = tuple[dict[str, float], int, int, float]
 
 def is_number(dtype: Any) -> bool:
     """Whether arrays of a type hold numbers."""
-    is_small_float = "float" in getattr(dtype, "name", "")  # bfloat16 and the like, which numpy does not know
-    return isinstance(dtype, np.dtype) and (dtype.kind in "biuf" or is_small_float)
+    if not isinstance(dtype, np.dtype):
+        return False
+    # bfloat16, int4 and the like, which numpy does not know
+    return dtype.kind in "biuf" or (dtype.kind == "V" and dtype.name.startswith(("bfloat", "float", "int", "uint")))
 
 
 class ValuesPerStep:

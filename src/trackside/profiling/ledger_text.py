@@ -81,10 +81,9 @@ def render_ledger(totals: LedgerTotals, notes: Sequence[str] = ()) -> str:
 
 
 def _headline(totals: LedgerTotals) -> str:
-    rates = [
-        f"{three_digits(totals.steps_per_second)} steps/s",
-        f"{three_digits(totals.samples_per_second)} examples/s",
-    ]
+    rates = [f"{three_digits(totals.steps_per_second)} steps/s"]
+    if totals.num_samples:  # a loop of the user's own may get its batches in a way that nobody counts
+        rates.append(f"{three_digits(totals.samples_per_second)} examples/s")
     if totals.num_tokens:
         rates.append(f"{three_digits(totals.tokens_per_second)} tokens/s")
     return f"where the time went: {totals.wall_s:.1f} s, {count(totals.num_steps, 'step')}; overall {', '.join(rates)}"
