@@ -425,10 +425,10 @@ def test_a_state_that_changes_its_form() -> None:
         make_trainer(Growing, steps_per_call=4, logger=None).train_model(make_loader(2), num_epochs=1)
 
 
-@pytest.mark.parametrize("value", [0, -1, "many", 1.5])
+@pytest.mark.parametrize("value", [0, -1, "many", 1.5, True])
 def test_values_that_make_no_sense(value: Any) -> None:
     """Only whole positive numbers and `auto` are taken."""
-    with pytest.raises(ConfigError, match="steps_per_call"):
+    with pytest.raises(ConfigError, match=rf"^steps_per_call: expected a whole number .* got {value!r}$"):
         make_trainer(steps_per_call=value)
 
 

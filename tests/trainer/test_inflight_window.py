@@ -17,8 +17,20 @@ from trackside.trainer.inflight_window import (
 )
 
 
-def window(wanted: int | str = "auto", can_widen: bool = True, batch_bytes: int = 1000, is_copied: bool = False):
-    return InflightWindow(wanted, can_widen, batch_bytes, is_copied)  # pyright: ignore[reportArgumentType]
+def window(
+    wanted: int | str = "auto",
+    can_widen: bool = True,
+    batch_bytes: int = 1000,
+    is_copied: bool = False,
+    steps_per_call: int = 1,
+) -> InflightWindow:
+    return InflightWindow(
+        wanted,  # pyright: ignore[reportArgumentType]
+        can_widen,
+        batch_bytes,
+        is_copied,
+        steps_per_call,
+    )
 
 
 def after(inflight: InflightWindow, *step_s: float) -> int:
@@ -64,6 +76,17 @@ def test_what_keeps_it_as_it_is(inflight: InflightWindow) -> None:
 def test_what_is_queued_is_bounded_in_bytes() -> None:
     """Larger batches, fewer calls."""
     assert after(window(batch_bytes=WINDOW_BYTES // 8), 1e-5) == 8
+
+
+@pytest.mark.parametrize(("step_s", "limit"), [(1e-5, MAX_INFLIGHT), (3e-5, 20), (1e-4, AUTO_INFLIGHT)])
+def test_calls_of_several_steps_are_as_long_as_these(step_s: float, limit: int) -> None:
+    """What is queued takes some milliseconds, however many steps a call makes."""
+    assert after(window(steps_per_call=8), step_s) == limit
+
+
+def test_calls_of_several_steps_hold_as_many_batches() -> None:
+    """What is queued is bounded in bytes by all batches of its calls."""
+    assert after(window(batch_bytes=WINDOW_BYTES // 64, steps_per_call=8), 1e-5) == 8
 
 
 def test_it_follows_the_pace_but_not_its_noise() -> None:

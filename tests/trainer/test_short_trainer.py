@@ -50,7 +50,7 @@ def make_trainer(model: Any = None, loss: Callable = mse, optimizer: Any = SGD, 
         ({"parallel": "dp"}, "parallel: expected ParallelConfig, got 'dp'"),
         ({"inputs": "x"}, "inputs: expected a function or class, got 'x'"),
         ({"predict_fn": lambda model: 1}, "predict_fn: expected it to take model, batch and rng"),
-        ({"steps_per_call": "2"}, "steps_per_call: expected a positive number, or 'auto'; got '2'"),
+        ({"steps_per_call": "2"}, "steps_per_call: expected a whole number of at least 1, or 'auto'; got '2'"),
     ],
 )
 def test_arguments_of_wrong_types_are_named_at_once(kwargs: dict[str, Any], message: str) -> None:

@@ -13,10 +13,10 @@ from typing import Literal
 AUTO_INFLIGHT = 2
 """How many calls are under way where nobody says how many, and steps are not short."""
 MAX_INFLIGHT = 32
-SHORT_STEP_S = 3.5e-4
-"""Only steps that are shorter gain by it."""
+SHORT_CALL_S = 3.5e-4
+"""Only calls that are shorter gain by it."""
 STAYS_SHORT = 1.3
-"""A step that has become this much longer still counts as short, so that noise changes nothing."""
+"""A call that has become this much longer still counts as short, so that noise changes nothing."""
 WINDOW_S = 5e-3
 """How long the calls under way shall take together, where there are more."""
 WINDOW_BYTES = 64 << 20
@@ -36,18 +36,28 @@ class InflightWindow:
             process block each other then, and whoever acts on single steps would hear of them too late.
         batch_bytes: The size of a batch.
         is_copied: Whether batches have to be copied if more are under way.
+        steps_per_call: How many steps a call makes at most, each with a batch of its own.
 
     Attributes:
         limit: How many calls may be under way now.
         num_retired: How many of those that have completed are heard of at once.
     """
 
-    def __init__(self, wanted: int | Literal["auto"], can_widen: bool, batch_bytes: int, is_copied: bool):
+    def __init__(
+        self,
+        wanted: int | Literal["auto"],
+        can_widen: bool,
+        batch_bytes: int,
+        is_copied: bool,
+        steps_per_call: int = 1,
+    ):
         self.limit = self._least = smallest_window(wanted)
         self.num_retired = 1
         self._most = self.limit
         if wanted == "auto" and can_widen and not (is_copied and batch_bytes > COPIED_BYTES):
-            self._most = max(self.limit, min(MAX_INFLIGHT, WINDOW_BYTES // max(batch_bytes, 1)))
+            call_bytes = batch_bytes * steps_per_call
+            self._most = max(self.limit, min(MAX_INFLIGHT, WINDOW_BYTES // max(call_bytes, 1)))
+        self._steps_per_call = steps_per_call
         self._since: tuple[int, float] | None = None
 
     @property
@@ -83,9 +93,9 @@ class InflightWindow:
         if step - since_step < _MIN_STEPS:
             return False
         self._since = step, now_s
-        step_s = max(now_s - since_s, 1e-9) / (step - since_step)
-        is_short = step_s < SHORT_STEP_S * (STAYS_SHORT if self.is_wide else 1.0)
-        limit = max(self._least, min(self._most, int(WINDOW_S / step_s))) if is_short else self._least
+        call_s = max(now_s - since_s, 1e-9) / (step - since_step) * self._steps_per_call
+        is_short = call_s < SHORT_CALL_S * (STAYS_SHORT if self.is_wide else 1.0)
+        limit = max(self._least, min(self._most, int(WINDOW_S / call_s))) if is_short else self._least
         if self.limit // 2 < limit < 2 * self.limit:  # not for each small change of pace
             return False
         self.limit, self.num_retired = limit, max(1, limit // 2)

@@ -99,11 +99,13 @@ class TrainLoop:
         self._sentinel = instruments.sentinel
         self._clock = instruments.clock
         self._window: deque[CallRecord] = deque()
+        batch_bytes = num_bytes_of(engine.placement.exmp_batch)
         self._inflight = InflightWindow(
             plan.max_inflight_steps,
             plan.can_widen,
-            num_bytes_of(engine.placement.exmp_batch),
+            batch_bytes,
             is_copied=not is_trusted(plan.loader),
+            steps_per_call=plan.steps_per_call.capacity_for(batch_bytes),
         )
         self._compiles: CompileCounter = compile_counter()
         self._is_first_call = True

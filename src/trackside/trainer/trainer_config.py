@@ -127,8 +127,8 @@ class TrainerConfig(ConfigDict):
             )
         for name in ("max_inflight_steps", "steps_per_call"):
             value = getattr(self, name)
-            if value != "auto" and (not isinstance(value, Integral) or value < 1):
-                raise ConfigError(f"{name}: expected a positive number, or 'auto'; got {value!r}")
+            if value != "auto" and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
+                raise ConfigError(f"{name}: expected a whole number of at least 1, or 'auto'; got {value!r}")
         check_ahead("prefetch_batches", self.prefetch_batches, 0, "set it to 0 to read no batch ahead")
         check_ahead("prefetch_max_bytes", self.prefetch_max_bytes, 1, f"{DEFAULT_MAX_BYTES:_} is 1 GiB")
         for name in ("check_val_every_n_epoch", "check_val_every_n_steps", "watchdog_timeout_s"):
