@@ -44,7 +44,7 @@ def after(inflight: InflightWindow, *step_s: float) -> int:
     return inflight.limit
 
 
-@pytest.mark.parametrize(("step_s", "limit"), [(1e-4, MAX_INFLIGHT), (3e-4, 16), (5e-4, 2), (5e-3, 2), (1.0, 2)])
+@pytest.mark.parametrize(("step_s", "limit"), [(1e-4, MAX_INFLIGHT), (3e-4, 16), (8e-4, 6), (1.5e-3, 2), (1.0, 2)])
 def test_short_steps_widen_it(step_s: float, limit: int) -> None:
     """As many calls are under way as take some milliseconds, and two if that is one."""
     inflight = window()
@@ -78,7 +78,7 @@ def test_what_is_queued_is_bounded_in_bytes() -> None:
     assert after(window(batch_bytes=WINDOW_BYTES // 8), 1e-5) == 8
 
 
-@pytest.mark.parametrize(("step_s", "limit"), [(1e-5, MAX_INFLIGHT), (3e-5, 20), (1e-4, AUTO_INFLIGHT)])
+@pytest.mark.parametrize(("step_s", "limit"), [(1e-5, MAX_INFLIGHT), (3e-5, 20), (2e-4, AUTO_INFLIGHT)])
 def test_calls_of_several_steps_are_as_long_as_these(step_s: float, limit: int) -> None:
     """What is queued takes some milliseconds, however many steps a call makes."""
     assert after(window(steps_per_call=8), step_s) == limit
@@ -95,7 +95,7 @@ def test_it_follows_the_pace_but_not_its_noise() -> None:
     assert after(inflight, 3e-4) == 16
     assert after(inflight, 3.5e-4, 4.4e-4, 2e-4, 2.5e-4) == 16
     assert after(inflight, 1e-4) == MAX_INFLIGHT
-    assert after(inflight, 5e-4) == AUTO_INFLIGHT
+    assert after(inflight, 1.5e-3) == AUTO_INFLIGHT
 
 
 def test_time_that_is_not_of_steps_does_not_count() -> None:

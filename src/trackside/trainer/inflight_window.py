@@ -13,7 +13,7 @@ from typing import Literal
 AUTO_INFLIGHT = 2
 """How many calls are under way where nobody says how many, and steps are not short."""
 MAX_INFLIGHT = 32
-SHORT_CALL_S = 3.5e-4
+SHORT_CALL_S = 1e-3
 """Only calls that are shorter gain by it."""
 STAYS_SHORT = 1.3
 """A call that has become this much longer still counts as short, so that noise changes nothing."""
