@@ -51,20 +51,18 @@ class PlayedLoop:
             self.ends.watch(record)
         self.device_clock.add_calls([record], between)
         if len(window) >= self._max_inflight + self._num_retired:
-            for _ in range(self._num_retired):
-                self._retire()
+            self._retire(self._num_retired)
 
     def settle(self) -> None:
         """Wait for all calls, as at the end of an epoch."""
         self.ends.wait_for_all(self._window)
-        while self._window:
-            self._retire()
+        self._retire(len(self._window))
         self.device_clock.update()
 
-    def _retire(self) -> None:
-        record = self._window.popleft()
-        self.ends.conclude(record, self._window)
-        self.retired.append(record)
+    def _retire(self, number: int) -> None:
+        records = [self._window.popleft() for _ in range(number)]
+        self.ends.conclude(records, self._window)
+        self.retired += records
 
     @property
     def completed_s(self) -> list[float]:

@@ -145,7 +145,7 @@ def test_calls_that_are_computed_side_by_side_do_not_take_no_time() -> None:
     """A call that was seen to end before the one in front of it says nothing of how long such calls take."""
     ends = call_ends.CallEnds(clock=ManualClock(), watch=BlindWatch(ManualClock()))
     for seen_s in (0.020, 0.015, 0.014, 0.013, 0.012):
-        ends.conclude(queued_call(0.001, seen_s), ())
+        ends.conclude([queued_call(0.001, seen_s)], ())
     assert not ends.is_known
     ends.close()
 
@@ -156,6 +156,6 @@ def test_calls_between_two_that_were_seen_share_the_time() -> None:
     for index in range(1, 41):
         call = queued_call(0.0, index * STEP_S if index % 5 == 1 else None)
         call.found_s = (index + 3) * STEP_S
-        ends.conclude(call, ())
+        ends.conclude([call], ())
     assert call.completed_s == pytest.approx(40 * STEP_S)
     ends.close()

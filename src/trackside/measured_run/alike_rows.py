@@ -48,18 +48,17 @@ class AlikeRows:
 
     def _read_reports(self, rows: Sequence[WaitingRow], names: tuple[str, ...]) -> list[float]:
         """Read rows that have nothing but what shows that their call has completed, as most loops log."""
-        number, last, usual = 0, -1, self.usual
-        for values, step, _, _, call, form in rows if len(names) == 1 else ():
-            if form != ONLY_REPORT or call is None or step <= last or names[0] not in values:
+        arrays, last, usual = [], -1, self.usual
+        name = names[0] if len(names) == 1 else None
+        for values, step, _, _, call, form in rows:
+            if form != ONLY_REPORT or call is None or step <= last or name not in values:
                 break
             if call.is_disturbed or call.completed_s != call.completed_s:  # not a number: nobody saw it yet
                 break
-            number, last = number + 1, step
+            last = step
+            arrays.append(values[name])
         try:
-            return [
-                _UNPACK(value)[0] if value.aval is usual else float(asarray(value).item())
-                for value in [row[0][names[0]] for row in rows[:number]]
-            ]
+            return [_UNPACK(one)[0] if one.aval is usual else float(asarray(one).item()) for one in arrays]
         except Exception:  # it is not in the host's memory, or one cannot be read
             self.usual = None
             return []

@@ -10,6 +10,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
+from itertools import islice, pairwise
 from threading import get_ident
 from typing import Any
 
@@ -34,7 +35,7 @@ LOGGER = logging.getLogger(__name__)
 
 STEP_MARKER = "train"
 """What steps are called in a trace."""
-MAX_UNACCOUNTED_CALLS = 128
+MAX_UNACCOUNTED_CALLS = 256
 """After as many calls, those that have completed are let go of, and all are accounted for."""
 MAX_INFLIGHT_CALLS = 4096
 """A device that is further behind is no longer followed."""
@@ -301,30 +302,27 @@ class CallBook:
         Args:
             num_kept: How many are kept: the last, which shows whether the device is idle.
         """
-        window, add, conclude = self._window, self._meter.step_times.add, self._meter.ends.conclude
-        is_captured, now_s = self._measurements.capture_state != "none", self._clock.now()
+        window, ledger, now_s = self._window, self._meter.ledger, self._clock.now()
+        done: list[CallRecord] = []
         while len(window) > num_kept:
-            record = window.popleft()
-            following = window[0] if window else None
-            if following is None or not following.was_idle:  # else it was found complete then
+            record = window[0]
+            if len(window) == 1 or not window[1].was_idle:  # else it was found complete then
                 try:
                     if not is_ready(record.report):
-                        if len(window) < MAX_INFLIGHT_CALLS:
-                            window.appendleft(record)
+                        if len(window) <= MAX_INFLIGHT_CALLS:
                             break
                         self._let_go(record)
                 except Exception:  # donated, or failed, which JAX reports where the value is used
                     self._lose(record)
-            if record.completed_s != record.completed_s:  # not a number yet
-                if record.found_s > now_s:
-                    record.found_s = now_s
-                conclude(record, () if following is None else (following,))
-            completed_s, num_steps = record.completed_s, record.num_steps
-            if following is not None and completed_s - record.dispatched_s >= MIN_WAIT_S:
-                self._meter.ledger.move(OTHER, DEVICE_WAIT, waited_for(record, following))
-            if num_steps:
-                last_step = record.first_step + num_steps - 1
-                add(last_step, completed_s, record.is_disturbed or is_captured, num_steps)
+            if record.found_s > now_s:
+                record.found_s = now_s
+            done.append(window.popleft())
+        self._meter.ends.conclude([record for record in done if record.completed_s != record.completed_s], window)
+        for record, following in pairwise([*done, *islice(window, 1)]):
+            if record.completed_s - record.dispatched_s >= MIN_WAIT_S:
+                ledger.move(OTHER, DEVICE_WAIT, waited_for(record, following))
+        self._meter.step_times.add_calls(done, self._measurements.capture_state != "none")
+        for record in done:
             record.report = None
 
     def _lose(self, record: CallRecord) -> None:

@@ -31,7 +31,7 @@ LOGGER = logging.getLogger(__name__)
 
 MAX_ROWS = 4096
 """Rows that are kept at most. A device is rarely more than some dozens of steps behind."""
-WRITE_AT = 128
+WRITE_AT = 256
 WRITE_EVERY_S = 0.02
 """Rows are written a few at a time, which costs less than one by one."""
 MODES = {"train": "train", "val": "val", "validation": "val", "test": "test"}
@@ -83,6 +83,8 @@ class LoggedValues:
         self._known: dict[int, Any] = {}
         """What JAX calls the abstract values of arrays that were found to be numbers: a jitted function always returns
         the same ones."""
+        self._plain_names: set[str] = set()
+        """Names of values that are logged as they are, which `add` has found out."""
         self._last_call: CallRecord | None = None
         """The one after which something was logged last."""
 
@@ -128,6 +130,8 @@ class LoggedValues:
             else:
                 checked = self._checked(name, value)
             row[rest if is_mode else name] = checked
+            if not is_mode and name in values and len(self._plain_names) < MAX_KNOWN:
+                self._plain_names.add(name)
         for row_mode, row in by_mode.items():
             form = forms.get(row_mode) or _form(row, row_mode, call)
             self._added.append((row, step, epoch, row_mode, call, form))
@@ -150,12 +154,12 @@ class LoggedValues:
         added = self._added
         if call is self._last_call or call is None or len(added) >= WRITE_AT or call.dispatched_s >= self._next_write_s:
             return False
-        array_type, known, value = self._array_type, self._known, None
+        array_type, known, plain_names, value = self._array_type, self._known, self._plain_names, None
         for name, value in values.items():
             kind = type(value)
             if (kind is not array_type or id(value.aval) not in known) and kind is not float:
                 return False
-            if "/" in name or name == OWN_NAME:
+            if name not in plain_names:
                 return False
         added.append(
             (values, step, epoch, "train", call, ONLY_REPORT if value is call.report and len(values) == 1 else 0)

@@ -6,7 +6,7 @@ The user's object is neither changed nor copied. A proxy forwards everything to 
 from collections.abc import Callable, Iterator
 from threading import get_ident
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -117,11 +117,11 @@ class MeasuredIterator:
     def _build_advance(self) -> "Callable[[MeasuredIterator], Any]":
         """What gets the next batch, with everything in reach."""
         host, now, iterator = self._passes.host, self._passes.clock.now, self._iterator
-        count, is_new = _count_unknown, True
+        first_of, length_of, is_new = _not_known_yet, len, True
 
         # It is given its owner, and does not hold it: a pass is over as soon as nobody else does.
         def next_batch(owner: MeasuredIterator) -> Any:
-            nonlocal count, is_new
+            nonlocal first_of, length_of, is_new
             if host.depth or get_ident() != host.thread_id:
                 return owner._next_elsewhere()
             if is_new:
@@ -139,9 +139,9 @@ class MeasuredIterator:
                 raise
             host.spans.append((DATA_WAIT, now()))
             try:
-                host.num_samples += count(batch)
+                host.num_samples += length_of(first_of(batch))
             except Exception:  # the first batch, or one of another form
-                count = owner._learn(batch)
+                first_of, length_of = owner._learn(batch)
             return batch
 
         return next_batch
@@ -155,11 +155,11 @@ class MeasuredIterator:
             )
         return next(self._iterator)
 
-    def _learn(self, batch: Any) -> Callable[[Any], int]:
-        count, self._passes.host.stack = build_count(batch), first_lengths(batch)
+    def _learn(self, batch: Any) -> "FirstArray":
+        found, self._passes.host.stack = find_first_array(batch), first_lengths(batch)
         self._passes.learn_batch(batch)
-        self._passes.host.num_samples += count(batch)
-        return count
+        self._passes.host.num_samples += found.length_of(found.get(batch))
+        return found
 
 
 class _ForwardingIterator(MeasuredIterator):
@@ -177,14 +177,21 @@ def _kind_for(iterator: Any) -> type[MeasuredIterator]:
     return _ForwardingIterator if has_more else MeasuredIterator
 
 
-def build_count(batch: Any) -> Callable[[Any], int]:
-    """A function that counts the examples of batches like this one: the length of their first array."""
+class FirstArray(NamedTuple):
+    """How the examples of batches of one form are counted: as the length of their first array."""
+
+    get: Callable[[Any], Any]
+    """Gets the array of a batch."""
+    length_of: Callable[[Any], int]
+
+
+def find_first_array(batch: Any) -> FirstArray:
+    """How the examples of batches like this one are counted."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         if np.ndim(leaf) and (get := build_getter(path)) is not None:
-            if type(leaf) is np.ndarray:  # numpy builds a shape each time it is asked; JAX keeps it
-                return lambda one: len(get(one))
-            return lambda one: get(one).shape[0]
-    return _count_none
+            # numpy builds a shape each time it is asked; JAX keeps it
+            return FirstArray(get, len if type(leaf) is np.ndarray else _first_length)
+    return FirstArray(_no_array, len)
 
 
 def first_lengths(batch: Any) -> tuple[int, int]:
@@ -194,12 +201,16 @@ def first_lengths(batch: Any) -> tuple[int, int]:
     return first, second
 
 
-def _count_none(batch: Any) -> int:
+def _first_length(array: Any) -> int:
+    return array.shape[0]
+
+
+def _no_array(batch: Any) -> tuple[()]:
     del batch
-    return 0
+    return ()
 
 
-def _count_unknown(batch: Any) -> int:
+def _not_known_yet(batch: Any) -> Any:
     raise LookupError(f"nothing is known yet of batches such as {type(batch)}")
 
 

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 
 import numpy as np
 
@@ -27,6 +28,8 @@ SAMPLE_EVERY_S = 0.1
 _MAX_DURATIONS = 32
 _MIN_DURATIONS = 4
 """With fewer, it is not known how much they vary."""
+_MAX_LOOKED_AT = 64
+"""A loop that may have more calls under way than this has no limit."""
 _NEVER = math.inf
 
 
@@ -97,74 +100,103 @@ class CallEnds:
             else:
                 self.wait_for(call)
 
-    def conclude(self, call: CallRecord, later: Sequence[CallRecord]) -> None:
-        """Say when a call began and completed, as far as that is known, in its record.
+    def conclude(self, calls: Sequence[CallRecord], later: Sequence[CallRecord]) -> None:
+        """Say when calls began and completed, as far as that is known, in their records.
 
         Calls are given in order, each once.
 
         Args:
-            call: The call, which has completed.
-            later: The calls after it.
+            calls: Calls that have completed.
+            later: The calls after them.
         """
-        # The device begins when the call returns. Where it is done by then, it may have begun at once.
-        begin_s = call.began_s = call.ready_s if self._is_done_in_call else call.dispatched_s
-        last_s, ended_s = self._last_s, call.awaited_s
-        if begin_s < last_s:
-            begin_s = last_s
-        if call.seen_s < ended_s:
-            ended_s = call.seen_s
-        is_seen = ended_s < _NEVER
-        if is_seen:
-            # A CPU computes calls that do not depend on each other at the same time.
-            seen_s, is_beside = ended_s, ended_s < begin_s
-            if is_beside:
-                ended_s = begin_s
-            if (self._is_last_seen or call.was_idle) and not (call.is_disturbed or is_beside):
-                self._add_duration((ended_s - begin_s) / (call.num_steps or 1))  # a part of a step counts as one
-            elif self._num_unseen and not (call.was_idle or call.is_disturbed) and seen_s > self._last_seen_s:
-                self._add_duration((seen_s - self._last_seen_s) / (self._num_unseen + (call.num_steps or 1)))
-            self._last_seen_s, self._num_unseen = seen_s, 0
-        else:
-            ended_s, call.uncertainty_s = self._estimate(call, begin_s, later)
-            if call.was_idle or call.is_disturbed:
-                self._last_seen_s, self._num_unseen = _NEVER, 0
-            elif (
-                self._last_seen_s < _NEVER
-            ):  # the steps since then count, as long as the device went from one to the next
-                self._num_unseen += call.num_steps or 1
-        call.completed_s, self._last_s, self._is_last_seen = ended_s, ended_s, is_seen
-        # Where nobody saw two ends, they may seem close: calls that take long are far apart all the same.
-        self._is_long = ended_s - last_s >= WATCH_ALL_FROM_S or self._takes_long
-        if self._is_long:
-            self.next_watch_s = 0.0
+        # One loop, with everything in reach: this is paid for at every step.
+        last_s, typical_s, spread_s, is_done_in_call = (
+            self._last_s,
+            self._typical_s,
+            self._spread_s,
+            self._is_done_in_call,
+        )
+        looks_ahead, is_long = self.max_inflight > 1, self._is_long
+        for at, call in enumerate(calls, start=1):
+            # The device begins when the call returns. Where it is done by then, it may have begun at once.
+            begin_s = call.began_s = call.ready_s if is_done_in_call else call.dispatched_s
+            if begin_s < last_s:
+                begin_s = last_s
+            ended_s = call.awaited_s
+            if call.seen_s < ended_s:
+                ended_s = call.seen_s
+            if ended_s < _NEVER:
+                ended_s = self._see(call, begin_s, ended_s)
+                typical_s, spread_s = self._typical_s, self._spread_s
+            else:
+                # Nobody saw it: it lies between what is known, and took as long as such calls take.
+                earliest_s, latest_s, num_steps = begin_s, call.found_s, call.num_steps or 1
+                following = calls[at] if at < len(calls) else later[0] if later else None
+                if following is not None and following.was_idle:  # found complete then
+                    if following.ready_s < latest_s:
+                        latest_s = following.ready_s
+                elif following is not None:
+                    latest_s = self._latest_of(calls, at, later, latest_s)
+                    if looks_ahead and not following.was_blocked and following.ready_s > earliest_s:
+                        earliest_s = following.ready_s  # looked at then, and not complete
+                if latest_s < earliest_s:
+                    latest_s = earliest_s
+                ended_s = latest_s if typical_s is None else begin_s + typical_s * num_steps
+                ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
+                unsure_s, spread_of_call_s = latest_s - earliest_s, spread_s * num_steps
+                call.uncertainty_s = spread_of_call_s if spread_of_call_s < unsure_s else unsure_s
+                self._is_last_seen = False
+                if call.was_idle or call.is_disturbed:
+                    self._last_seen_s, self._num_unseen = _NEVER, 0
+                elif self._last_seen_s < _NEVER:  # the steps since then count, while the device goes on without a break
+                    self._num_unseen += num_steps
+            call.completed_s = ended_s
+            # Where nobody saw two ends, they may seem close: calls that take long are far apart all the same.
+            is_long = ended_s - last_s >= WATCH_ALL_FROM_S or self._takes_long
+            if is_long:
+                self.next_watch_s = 0.0
+            last_s = ended_s
+        self._last_s, self._is_long = last_s, is_long
+
+    def _see(self, call: CallRecord, begin_s: float, seen_s: float) -> float:
+        """Learn from a call that somebody saw to complete.
+
+        Args:
+            call: The call.
+            begin_s: When the device began with it at the earliest.
+            seen_s: When it was seen.
+
+        Returns:
+            When it completed in the order of the calls.
+        """
+        # A CPU computes calls that do not depend on each other at the same time.
+        is_beside, num_steps = seen_s < begin_s, call.num_steps or 1  # a part of a step counts as one
+        ended_s = begin_s if is_beside else seen_s
+        if (self._is_last_seen or call.was_idle) and not (call.is_disturbed or is_beside):
+            self._add_duration((ended_s - begin_s) / num_steps)
+        elif self._num_unseen and not (call.was_idle or call.is_disturbed) and seen_s > self._last_seen_s:
+            self._add_duration((seen_s - self._last_seen_s) / (self._num_unseen + num_steps))
+        self._last_seen_s, self._num_unseen, self._is_last_seen = seen_s, 0, True
+        return ended_s
 
     def close(self) -> None:
         """End the thread."""
         self._watch.close()
         self._waiter.close()
 
-    def _estimate(self, call: CallRecord, begin_s: float, later: Sequence[CallRecord]) -> tuple[float, float]:
-        """When a call completed that nobody saw, and how far from the truth that may be."""
-        earliest_s, latest_s, num_steps = begin_s, call.found_s, call.num_steps or 1
-        following = later[0] if later else None
-        if following is not None and following.was_idle:  # found complete then
-            if following.ready_s < latest_s:
-                latest_s = following.ready_s
-        elif following is not None:
-            latest_s = self._latest_of(later, latest_s)
-            if self.max_inflight > 1 and not following.was_blocked and following.ready_s > earliest_s:
-                earliest_s = following.ready_s  # looked at then, and not complete
-        if latest_s < earliest_s:
-            latest_s = earliest_s
-        ended_s = latest_s if self._typical_s is None else begin_s + self._typical_s * num_steps
-        ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
-        unsure_s, spread_s = latest_s - earliest_s, self._spread_s * num_steps
-        return ended_s, spread_s if spread_s < unsure_s else unsure_s
+    def _latest_of(self, calls: Sequence[CallRecord], at: int, later: Sequence[CallRecord], latest_s: float) -> float:
+        """When a call that was under way at the next call has completed at the latest.
 
-    def _latest_of(self, later: Sequence[CallRecord], latest_s: float) -> float:
-        """When a call that was under way at the next call has completed at the latest."""
+        Args:
+            calls: Calls, the one in question being in front of `at`.
+            at: The place of the next.
+            later: Those after them.
+            latest_s: When it was found complete.
+        """
         room = self.max_inflight
-        for following in later:
+        if room > _MAX_LOOKED_AT:
+            return latest_s
+        for following in islice(chain(islice(calls, at, None), later), room):
             room -= 1
             if following.was_idle or not room:  # found complete then, or there was no room before
                 return min(latest_s, following.ready_s)

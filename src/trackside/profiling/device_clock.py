@@ -83,50 +83,58 @@ class DeviceClock:
 
     def update(self) -> None:
         """Account for the calls that have completed since."""
-        waiting, last, is_known, busy_s = self._waiting, self._last, self._ends.is_known, self.busy_s
+        # One loop, with everything in reach: this is paid for at every step.
+        waiting, last, is_known = self._waiting, self._last, self._ends.is_known
+        busy_s = idle_s = low_s = high_s = 0.0
         while waiting:
             call = waiting[0]
-            completed_s, begin_s = call.completed_s, call.began_s
+            completed_s, began_s = call.completed_s, call.began_s
             if completed_s != completed_s:  # not a number: under way
                 break
+            waiting.popleft()
             before = self._before.pop(id(call), OTHER) if self._before else OTHER
             left_out_s = self._left_out.pop(id(call), 0.0) if self._left_out else 0.0
             if call.is_disturbed or not is_known:  # most of it is no computation, or nothing is known
-                self._unknown_since_s, call = completed_s, None
+                self._unknown_since_s, last = completed_s, None
+                continue
+            if before == _PAUSE:
+                pass
+            elif last is None:
+                if began_s > self._unknown_since_s:
+                    self._unknown_s += began_s - self._unknown_since_s
             else:
-                if last is None and before != _PAUSE and begin_s > self._unknown_since_s:
-                    self._unknown_s += begin_s - self._unknown_since_s
-                if last is not None and before != _PAUSE:
-                    last_s = last.completed_s
-                    if left_out_s:
-                        last_s = min(last_s + left_out_s, call.began_s)
-                    if call.dispatched_s + last.uncertainty_s > last_s:
-                        self._add_gap(last_s, last.uncertainty_s, call, before)
-                    if last_s > begin_s:
-                        begin_s = last_s
-                busy_s += completed_s - begin_s
-                self._unknown_since_s = math.nan
-            last = call
-            waiting.popleft()
-        self._last, self.busy_s = last, busy_s
+                last_s, unsure_s = last.completed_s, last.uncertainty_s
+                if left_out_s:
+                    last_s = min(last_s + left_out_s, began_s)
+                # The device may have begun with it anywhere in the call.
+                gap_s = call.dispatched_s + unsure_s - last_s
+                if gap_s > 0:
+                    high_s += gap_s
+                    surely_s = call.ready_s - unsure_s - last_s
+                    if surely_s > 0:
+                        low_s += surely_s
+                    if began_s > last_s:
+                        idle_s += began_s - last_s
+                        self._add_reasons(last_s, call, before)
+                if last_s > began_s:
+                    began_s = last_s
+            busy_s += completed_s - began_s
+            self._unknown_since_s, last = math.nan, call
+        self._last = last
+        self.busy_s += busy_s
+        self.idle_s += idle_s
+        self.idle_low_s += low_s
+        self.idle_high_s += high_s
 
-    def _add_gap(self, since_s: float, unsure_s: float, call: CallRecord, between: str) -> None:
-        """What is between a call and the one before: the device may have begun with it anywhere in the call.
+    def _add_reasons(self, since_s: float, call: CallRecord, between: str) -> None:
+        """Say what the host did while the device idled.
 
         Args:
             since_s: When the call before completed.
-            unsure_s: How far from the truth that may be.
-            call: The call.
-            between: What the host did before it.
+            call: The call that ended it.
+            between: What the host did before the call, where it does not say so itself.
         """
-        ready_s, began_s = call.ready_s, call.began_s
-        self.idle_high_s += call.dispatched_s + unsure_s - since_s
-        if ready_s - unsure_s > since_s:
-            self.idle_low_s += ready_s - unsure_s - since_s
-        if began_s <= since_s:
-            return
-        self.idle_s += began_s - since_s
-        reasons, spans = self.idle_by_reason, call.before
+        ready_s, reasons, spans = call.ready_s, self.idle_by_reason, call.before
         for reason, until_s in spans:
             if until_s > since_s:
                 reasons[reason] += until_s - since_s
@@ -138,8 +146,8 @@ class DeviceClock:
             else:
                 self._add_phases(since_s, call, between)
             since_s = ready_s
-        if began_s > since_s:
-            reasons[DISPATCH] += began_s - since_s
+        if call.began_s > since_s:
+            reasons[DISPATCH] += call.began_s - since_s
 
     def _add_phases(self, since_s: float, call: CallRecord, between: str) -> None:
         """What the host did from some moment until it made a call."""

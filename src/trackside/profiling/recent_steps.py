@@ -2,7 +2,10 @@
 
 import statistics
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from trackside.profiling.call_record import CallRecord
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,21 @@ class RecentStepTimes:
         self.last_s: float | None = None
         """When the last step completed; None where something else came since."""
 
-    def add(self, step: int, completed_s: float, is_disturbed: bool = False, num_steps: int = 1) -> None:
-        """Add a completed step, or the last of several that were made in one call."""
-        last_s, self.last_s = self.last_s, completed_s
-        if last_s is not None and not is_disturbed:
-            self._durations.append((step, (completed_s - last_s) / num_steps, num_steps))
+    def add_calls(self, calls: Iterable[CallRecord], is_disturbed: bool) -> None:
+        """Add the steps of calls that have completed.
+
+        Args:
+            calls: The calls, in their order. Those that make no step are left out.
+            is_disturbed: Whether all of them are; else each says so itself.
+        """
+        append, last_s = self._durations.append, self.last_s
+        for call in calls:
+            num_steps, completed_s = call.num_steps, call.completed_s
+            if num_steps:
+                if last_s is not None and not (is_disturbed or call.is_disturbed):
+                    append((call.first_step + num_steps - 1, (completed_s - last_s) / num_steps, num_steps))
+                last_s = completed_s
+        self.last_s = last_s
 
     def break_off(self) -> None:
         """The time to the next completion is not that of a step."""

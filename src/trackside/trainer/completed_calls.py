@@ -78,13 +78,13 @@ class CompletedCalls:
                 record.found_s = now_s
                 self.retire(record, window)
             return
-        conclude, add, last = self._ends.conclude, self._meter.step_times.add, window[number - 1]
-        is_captured = self._measurements.capture_state != "none"
-        for _ in range(number):
-            record = window.popleft()
+        records = [window.popleft() for _ in range(number)]
+        last = records[-1]
+        for record in records:
             record.batch, record.found_s = None, now_s
-            conclude(record, window)
-            add(record.last_step, record.completed_s, record.is_disturbed or is_captured)
+        self._ends.conclude(records, window)
+        self._meter.step_times.add_calls(records, self._measurements.capture_state != "none")
+        for record in records:
             if record.is_logged:
                 self._log(record, np.asarray(record.report))
         if now_s >= self._bar.next_refresh_s:
@@ -113,9 +113,8 @@ class CompletedCalls:
             return
         if report[0]:
             self._heed_flags(record.last_step, report)
-        self._ends.conclude(record, window)
-        is_disturbed = record.is_disturbed or self._measurements.capture_state != "none"
-        self._meter.step_times.add(record.last_step, record.completed_s, is_disturbed)
+        self._ends.conclude((record,), window)
+        self._meter.step_times.add_calls((record,), self._measurements.capture_state != "none")
         totals = self._progress.totals
         if record.is_logged:
             self._log(record, report)
@@ -138,12 +137,13 @@ class CompletedCalls:
         if not num_steps:
             return
         before_s, last_s = self._ends.last_s, self._meter.step_times.last_s
-        self._ends.conclude(record, window)
-        is_disturbed = record.is_disturbed or self._measurements.capture_state != "none"
-        self._meter.step_times.add(record.last_step, record.completed_s, is_disturbed, num_steps)
+        self._ends.conclude((record,), window)
+        is_captured = self._measurements.capture_state != "none"
+        self._meter.step_times.add_calls((record,), is_captured)
         # From call to call, so that what it takes to start one is shared by its steps.
         began_s = max(record.dispatched_s if record.is_disturbed else record.began_s, before_s)
-        each_s = max(record.completed_s - (began_s if last_s is None or is_disturbed else last_s), 0.0) / num_steps
+        since_s = began_s if last_s is None or is_captured or record.is_disturbed else last_s
+        each_s = max(record.completed_s - since_s, 0.0) / num_steps
         steps = self._log_plan.between(record.first_step, record.last_step) if record.is_logged else range(0)
         if self._hears_steps:  # hooks may write rows, too: those of earlier steps come first
             heard = record.first_step
