@@ -213,6 +213,12 @@ def test_idle_after_epoch_says_what_the_host_does():
     assert finding.title == "the device sits idle for 2 s after each epoch of 10 s"
 
 
+def test_a_host_that_computes_its_steps_starts_nothing():
+    """A step of PyTorch on a CPU is over when it returns: what comes between two of them is no cost of starting one."""
+    assert dispatch_bound(SMALL_STEPS) is not None
+    assert dispatch_bound(replace(SMALL_STEPS, is_own_loop=True, is_on_host=True)) is None
+
+
 TINY = replace(run_with({"dispatch": 70.0, "other": 8.0}, num_steps=10**6, busy_s=90.0, idle={}), step_time_s=5e-5)
 
 

@@ -248,3 +248,19 @@ def test_bad_fields_are_refused(fields, message):
     """The error names field and value."""
     with pytest.raises(ConfigError, match=message):
         WandBLoggerConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted", "expected"),
+    [
+        ("online", "offline", "offline"),
+        ("online", "dryrun", "offline"),
+        ("online", "disabled", "disabled"),
+        ("online", "online", "online"),
+        ("offline", "online", "offline"),
+    ],
+)
+def test_the_mode_of_a_machine_is_respected(monkeypatch, tmp_path, mode, wanted, expected):
+    """`WANDB_MODE` keeps a tool offline; what a config says other than `online` counts."""
+    monkeypatch.setenv("WANDB_MODE", wanted)
+    assert trackside.logger.wandb.WandBLogger(WandBLoggerConfig(mode=mode), tmp_path).mode == expected

@@ -409,6 +409,15 @@ def test_resumed_runs_have_legs(tmp_path: Path) -> None:
     assert read.ledger.num_steps == 8
 
 
+def test_a_resume_without_a_step_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who forgets the step is told that the run begins again; a first leg is no resume."""
+    for _ in range(2):
+        assert "resume=True without start_step" not in caplog.text
+        with trackside.run(tmp_path / "run", resume=True) as run:
+            train(run, run.step(step_of()), make_loader())
+    assert "resume=True without start_step: the run in" in caplog.text
+
+
 def test_a_folder_holds_one_run(tmp_path: Path) -> None:
     """While a run is open its folder is refused; afterwards another run goes beside it."""
     with trackside.run(tmp_path / "run"):

@@ -28,7 +28,7 @@ def test_notes_come_last() -> None:
 def test_time_outside_is_told() -> None:
     """What passed between the calls of a trainer is said, if it is not negligible, and has no share."""
     lines = render_ledger(LedgerTotals(2.0, {"dispatch": 2.0}, 1, outside_s=600.0)).splitlines()
-    assert lines[-1] == "  600 s passed between the calls of the trainer; they are not counted"
+    assert lines[-1] == "  600 s passed between calls of the trainer, or cells of a notebook: that is not counted"
     assert "not counted" not in render_ledger(LedgerTotals(2.0, {"dispatch": 2.0}, 1, outside_s=0.01))
 
 

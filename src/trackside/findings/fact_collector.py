@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.findings.facts import COMPILE_PHASES, OWN_LOOP, EagerStep, EpochFacts, RunFacts, ToolFacts
+from trackside.findings.facts import COMPILE_PHASES, HOST, OWN_LOOP, EagerStep, EpochFacts, RunFacts, ToolFacts
 from trackside.findings.loader_facts import LoaderFacts, loaders_of
 from trackside.profiling.ledger_totals import CHECKPOINTING, COMPILE, DATA_WAIT, VALIDATION, LedgerTotals
 from trackside.trace.capture_row import CaptureRow
@@ -73,6 +73,7 @@ class FactCollector:
         self._library = ""
         self._can_fuse_steps: bool | None = None
         self._is_own_loop = False
+        self._is_on_host = False
         self._eager_steps: dict[str, EagerStep] = {}
         self._operation_compile_s = 0.0
         self._data_wait_between_epochs_s = 0.0
@@ -124,6 +125,7 @@ class FactCollector:
             library=self._library,
             can_fuse_steps=self._can_fuse_steps,
             is_own_loop=self._is_own_loop,
+            is_on_host=self._is_on_host,
             eager_steps=dict(self._eager_steps),
             operation_compile_s=self._operation_compile_s,
             data_wait_between_epochs_s=self._data_wait_between_epochs_s,
@@ -208,6 +210,7 @@ class FactCollector:
         self._platform = self._platform if row.get("backend") is None else str(row["backend"])
         if row.get("devices") is not None:
             self._num_devices = len(row["devices"])
+            self._is_on_host = list(row["devices"]) == [HOST]
         if row.get("loaders") is not None:
             self._loaders = loaders_of(row["loaders"])
         self._library = str(row.get("library") or self._library)

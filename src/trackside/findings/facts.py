@@ -10,6 +10,8 @@ from trackside.profiling.ledger_totals import LedgerTotals
 COMPILE_PHASES = ("trace_s", "lower_s", "compile_s")
 """What a row `compile` has the times of."""
 OWN_LOOP = "own"
+HOST = "host"
+"""The only device of a loop whose steps are over when they return."""
 """What the row `environment` calls a loop that is not the trainer's."""
 
 
@@ -90,6 +92,8 @@ class RunFacts:
     """Whether the trainer makes one step in a call, and could make several."""
     is_own_loop: bool = False
     """Whether the loop is the user's, measured by `trackside.run`."""
+    is_on_host: bool = False
+    """Whether its steps are computed by the host itself, as those of PyTorch on a CPU: there is no device to start."""
     eager_steps: Mapping[str, EagerStep] = field(default_factory=dict)
     """Steps of such a loop that are not compiled, or not as a whole."""
     data_wait_between_epochs_s: float = 0.0

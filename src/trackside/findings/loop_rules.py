@@ -80,7 +80,7 @@ def input_bound(facts: RunFacts) -> Finding | None:
 def dispatch_bound(facts: RunFacts) -> Finding | None:
     """Steps are so small that starting them takes longer than computing them."""
     time = JudgedTime.of(facts)
-    if time is None or facts.eager_steps:  # those are slow to start however large they are, which has its own rule
+    if time is None or facts.is_on_host or facts.eager_steps:  # the last have a rule of their own
         return None
     return _idle_between_calls(facts, time) or _tiny_steps(facts, time)
 

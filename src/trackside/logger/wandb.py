@@ -47,7 +47,8 @@ class WandBLoggerConfig(LoggerToolsConfig):
     notes: str | None = None
     """What to remember about the run."""
     mode: Literal["online", "offline", "disabled"] = "online"
-    """`online`, `offline` (to upload later with `wandb sync`) or `disabled`."""
+    """`online`, `offline` (to upload later with `wandb sync`) or `disabled`. Instead of `online`, `WANDB_MODE` may ask
+    for one of the others."""
     log_dir: str = ""
     """The directory inside `log_path` in which W&B makes its own, named `wandb`; the run's own by default."""
     init_timeout_s: float = 30.0
@@ -75,6 +76,14 @@ class WandBLoggerConfig(LoggerToolsConfig):
         return WandBLogger(self, None if run is None else run / self.log_dir, event_file)
 
 
+def _mode_of(config: WandBLoggerConfig) -> Literal["online", "offline", "disabled"]:
+    """The mode, which machines without a network set for all programs that use W&B."""
+    wanted = os.environ.get("WANDB_MODE", "")
+    if config.mode != "online":
+        return config.mode
+    return "offline" if wanted in ("offline", "dryrun") else "disabled" if wanted == "disabled" else "online"
+
+
 class WandBLogger(LoggerTool):
     """Logs under the key `<mode>/<name>`.
 
@@ -99,7 +108,8 @@ class WandBLogger(LoggerTool):
         self.finalize_timeout_s = config.finish_timeout_s
         self.num_skipped = 0
         self._wandb = require("wandb", "WandBLoggerConfig")
-        if config.mode == "disabled":
+        self.mode = _mode_of(config)
+        if self.mode == "disabled":
             self.directory = directory
             return
         if directory is None:
@@ -114,7 +124,7 @@ class WandBLogger(LoggerTool):
     def setup(self) -> None:
         """Start or continue the W&B run."""
         config, wandb = self.config, self._wandb
-        if config.mode == "online" and not self._has_key():
+        if self.mode == "online" and not self._has_key():
             raise ConfigError(
                 "no W&B API key is configured. Run `wandb login`, set WANDB_API_KEY, or use "
                 "WandBLoggerConfig(mode='offline')"
@@ -127,7 +137,7 @@ class WandBLogger(LoggerTool):
             job_type=config.job_type,
             tags=config.tags,
             notes=config.notes,
-            mode=config.mode,
+            mode=self.mode,
             dir=None if self.directory is None else str(self.directory),
             id=self._run_id(),
             resume="allow",
@@ -139,7 +149,7 @@ class WandBLogger(LoggerTool):
     def rewind(self, step: int) -> None:
         """Find out what the run has already, and hand in what it lacks up to `step`."""
         next_step = self._run.step  # what a server knows; without one, the files tell
-        if self.config.mode == "offline" and self.directory is not None:
+        if self.mode == "offline" and self.directory is not None:
             self._had_steps = last_steps(self.directory)
             self._last_step, next_step = max(self._had_steps.values(), default=0), 0
         if self._event_file is not None:

@@ -166,6 +166,12 @@ class MeasuredRun:
             log.write("silence", findings=list(silenced))
         if continues:
             logger.rewind(start_step)
+            if not start_step and self._time.earlier_s:
+                LOGGER.warning(
+                    "resume=True without start_step: the run in %s begins again at step 0, and rows with the same "
+                    "steps are replaced; give start_step=N, the step of the checkpoint that the loop continues from",
+                    self.path,
+                )
         self._leg = Leg(log, self._book, self._time, clock)
         logger.on_training_start()
         self._leg.begin(self._num_steps)

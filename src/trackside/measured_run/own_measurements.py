@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from trackside.errors import ConfigError
+from trackside.findings.facts import HOST
 from trackside.logger import Logger
 from trackside.measured_run.array_owners import owners_of
 from trackside.measured_run.call_output import CallOutput
@@ -173,8 +174,8 @@ class OwnMeasurements(StepMeasurements):
                 {"devices": [str(device) for device in jax.devices()], "backend": jax.default_backend()}
             )
         elif report is not None:
-            self._device_kind = "host"
-            self._logger.log_environment({"devices": ["host"], "backend": "cpu"})
+            self._device_kind = HOST
+            self._logger.log_environment({"devices": [HOST], "backend": "cpu"})
 
     def learn_eager(self, made: StepFunction, events: Sequence[CompileEvent]) -> None:
         """Write down that a function is not compiled, or only a part of it, if that is what its first call shows.

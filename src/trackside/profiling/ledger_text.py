@@ -39,7 +39,9 @@ def outside_sentence(totals: LedgerTotals) -> str:
     """What passed between the calls, outside of the ledger; empty if that is too little to speak of."""
     if totals.outside_s < _MIN_OUTSIDE * totals.wall_s:
         return ""
-    return f"{seconds(totals.outside_s)} passed between the calls of the trainer; they are not counted"
+    return (
+        f"{seconds(totals.outside_s)} passed between calls of the trainer, or cells of a notebook: that is not counted"
+    )
 
 
 def idle_interval(totals: LedgerTotals, of_busy: bool = False) -> str:
