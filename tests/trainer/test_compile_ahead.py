@@ -38,12 +38,31 @@ def compiles(run: Path) -> list[dict[str, Any]]:
 
 
 def build(run: Path, trainer_class: type = MSETrainer, **config: Any) -> Any:
-    return make_trainer(trainer_class, logger=LoggerConfig(log_path=run), steps_per_call=1, **config)
+    return make_trainer(trainer_class, logger=LoggerConfig(log_path=run), **{"steps_per_call": 1, **config})
 
 
-def test_the_step_compiles_once_on_another_thread(tmp_path):
-    """Its row has the name, the step and the cost of tracing, and is no recompile."""
-    trainer = train(build(tmp_path))
+def on_device(batches: Any) -> Any:
+    return jax.tree.map(jax.numpy.asarray, batches)
+
+
+def shapes_of(batch: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)
+
+
+CASES: dict[str, tuple[Any, Any, Any]] = {
+    "single": (1, make_batch(8), make_loader(3)),
+    "fused": (2, make_batch(8), make_loader(3)),
+    "auto": ("auto", make_batch(8), make_loader(3)),
+    "shapes": (2, shapes_of(make_batch(8)), make_loader(3)),
+    "on the device": (2, on_device(make_batch(8)), on_device(make_loader(3))),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_step_compiles_once_on_another_thread(tmp_path, case):
+    """Its row has the name, the step and the cost of tracing, and is no recompile; for several steps in a call, too."""
+    steps_per_call, example, loader = CASES[case]
+    trainer = train(build(tmp_path, steps_per_call=steps_per_call, batch=example), train_loader=loader)
     (row,) = [row for row in compiles(tmp_path) if row["function"] == "train_step"]
     assert (row["thread"], row["step"], row["num_recompiles"]) == (THREAD_NAME, 1, 0)
     assert row["trace_s"] > 0
@@ -52,9 +71,11 @@ def test_the_step_compiles_once_on_another_thread(tmp_path):
     assert [row["function"] for row in compiles(tmp_path)].count("train_call") == 0
 
 
-def test_results_are_the_same_as_without(tmp_path):
+@pytest.mark.parametrize("steps_per_call", [1, 2])
+def test_results_are_the_same_as_without(tmp_path, steps_per_call):
     """Weights are those of a trainer that compiles at the first call, to the last bit."""
-    ahead, plain = train(build(tmp_path / "a")), train(build(tmp_path / "b", NeverAhead))
+    config = {"steps_per_call": steps_per_call}
+    ahead, plain = train(build(tmp_path / "a", **config)), train(build(tmp_path / "b", NeverAhead, **config))
     assert (ahead.state.params["Dense_0"]["kernel"] == plain.state.params["Dense_0"]["kernel"]).all()
 
 
@@ -68,10 +89,13 @@ def test_hooks_of_the_user_come_before_the_trace(tmp_path, way):
     assert row["thread"] == "MainThread"
 
 
-def test_an_example_of_another_size_is_said(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("steps_per_call", "example"), [(1, make_batch(4)), (2, make_batch(4)), (2, on_device(make_batch(8)))]
+)
+def test_an_example_of_another_form_is_said(tmp_path, caplog, steps_per_call, example):
     """The program for the example batch has a name of its own, and the step's first compile is no recompile."""
     with caplog.at_level(logging.WARNING):
-        trainer = train(build(tmp_path, batch=make_batch(4)))
+        trainer = train(build(tmp_path, steps_per_call=steps_per_call, batch=example))
     names = [row["function"] for row in compiles(tmp_path)]
     assert names.count("train_step") == 1
     assert set(names) <= {"initial state", "eval_step", "train_step", EXAMPLE_NAME}

@@ -35,13 +35,15 @@ class CompileAhead:
 
     Args:
         call: The jitted function.
-        args: Its arguments, or their forms, the batch last.
+        args: Its arguments, or their forms.
+        batch: The batch that it is compiled for, of which a call may take several.
         ledger: Where the time is booked that the first call waits.
         cache: Where compiled programs are kept; None for nowhere.
     """
 
-    def __init__(self, call: Any, args: tuple[Any, ...], ledger: Ledger, cache: ProgramCache | None):
-        self._form = _form_of(args[-1])
+    def __init__(self, call: Any, args: tuple[Any, ...], batch: Any, ledger: Ledger, cache: ProgramCache | None):
+        self._call = call
+        self._form = _form_of(batch)
         self._ledger = ledger
         self._counter = compile_counter()
         self._event: CompileEvent | None = None
@@ -67,10 +69,10 @@ class CompileAhead:
         """Let the next call of a feed, and no later one, wait for the program.
 
         Args:
-            feed: Has the function in `call`.
-            batch: What it will be called with.
+            feed: Has the function in `call`, which runs what is jitted in `program`.
+            batch: A batch of those that it will be called with.
         """
-        if _form_of(batch) != self._form:
+        if feed.program is not self._call or _form_of(batch) != self._form:
             LOGGER.warning(
                 "train_step was compiled for the example batch, and the first batch of train_loader has another form, "
                 "so that it is compiled twice; build the trainer with a batch of the loader"
@@ -124,6 +126,11 @@ def _runs_code_of_user(callback: Callback) -> bool:
 def batch_form(batch: Any) -> Any:
     """Shapes and types of a batch, as a jitted function sees them."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), batch)
+
+
+def stacked_form(batch: Any, number: int) -> Any:
+    """The same for several batches in one, with one more dimension in front."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype), batch_form(batch))
 
 
 def _form_of(batch: Any) -> tuple[Any, ...]:

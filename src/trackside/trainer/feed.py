@@ -12,11 +12,13 @@ from threading import get_ident
 from typing import Any
 
 import jax
+import numpy as np
 
 from trackside.measured_run.interrupts import StopRequest
 from trackside.metrics import MetricLayout
 from trackside.trainer.batch_stack import BatchForm, BatchList, BatchStack
 from trackside.trainer.buffer_guard import BufferGuard, copied_batch
+from trackside.trainer.compile_ahead import batch_form, stacked_form
 from trackside.trainer.engine import Engine, FusedCall, TrainCall
 from trackside.trainer.fused_steps import plan_steps
 from trackside.trainer.steps_per_call import Pace, StepsPerCall
@@ -47,6 +49,8 @@ class PlainFeed:
     def __init__(self, call: TrainCall, engine: Engine, data: TrainData):
         self.call = call
         """`call(carry, vector, placed) -> (carry, vector)`, for what was taken last."""
+        self.program: Callable = call
+        """The jitted function that this runs."""
         self.place = engine.placement.place_train
         """Brings what was taken on its way to the device."""
         self.latest: Any = None
@@ -179,6 +183,11 @@ class FusedFeed:
         self.call = self._call_fused
         return stack.stacked()
 
+    @property
+    def program(self) -> Callable | None:
+        """The jitted function that `call` runs, for what was taken last."""
+        return self._plain if self._stack is None else self._fused
+
     def place(self, batches: Any) -> Any:
         """Bring what was taken on its way to the device."""
         if self._stack is None:
@@ -270,3 +279,33 @@ class FusedFeed:
                 self._plans.clear()
             self._plans[key] = self._engine.on_all_devices(plan_steps(capacity, num_steps, step, every))
         return self._plans[key]
+
+
+def first_call(
+    engine: Engine, layout: MetricLayout, chosen: StepsPerCall, batch: Any
+) -> tuple[Callable, tuple[Any, ...]]:
+    """The jitted function that the first call will run, and what it takes beside the state and the metrics.
+
+    Args:
+        engine: What it runs on.
+        layout: The metrics of the step.
+        chosen: How many steps a call may make.
+        batch: An example of the loader's batches.
+    """
+    form = None if chosen.program == "plain" else BatchForm.of(*jax.tree_util.tree_flatten(_with_values(batch)))
+    capacity = 1 if form is None else chosen.capacity_for(form.num_bytes)
+    if form is None or capacity == 1:
+        return engine.train_call(layout), (batch_form(batch),)
+    plan = engine.on_all_devices(plan_steps(capacity, 1, 0, -1))
+    batches = (batch_form(batch),) * capacity if form.is_on_device else stacked_form(batch, capacity)
+    return engine.fused_call(layout, capacity, form.is_on_device), (plan, batches)
+
+
+def _with_values(batch: Any) -> Any:
+    """A batch that may give shapes only, with arrays of the host in their place, which take no memory."""
+
+    def filled(leaf: Any) -> Any:
+        is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if is_shape else leaf
+
+    return jax.tree.map(filled, batch)

@@ -25,7 +25,8 @@ from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import NEVER
 from trackside.trainer.batch import DataloaderModule, num_bytes_of
-from trackside.trainer.compile_ahead import CompileAhead, batch_form, may_compile_ahead
+from trackside.trainer.compile_ahead import CompileAhead, may_compile_ahead
+from trackside.trainer.feed import first_call
 from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.goal import Goal
 from trackside.trainer.inflight_window import smallest_window
@@ -305,15 +306,15 @@ class Training:
         if (
             trainer.trainer_config.debug
             or trainer.processes.are_several
-            or plan.steps_per_call.program != "plain"
             or self._goal.is_reached(trainer.progress.cursor)
             or not may_compile_ahead(trainer.callbacks, trainer, Overridable)
         ):
             return None
-        engine, carry = trainer.engine, trainer.progress.carry
-        args = (carry, engine.fresh_vector(plan.layout), batch_form(trainer.exmp_batch))
+        engine, batch = trainer.engine, trainer.exmp_batch
         try:
-            return CompileAhead(engine.train_call(plan.layout), args, trainer.ledger, trainer.compile_cache)
+            call, args = first_call(engine, plan.layout, plan.steps_per_call, batch)
+            args = (trainer.progress.carry, engine.fresh_vector(plan.layout), *args)
+            return CompileAhead(call, args, batch, trainer.ledger, trainer.compile_cache)
         except Exception:  # the first call fails too, and its batch is the one to be named then
             LOGGER.debug("the training step could not be traced ahead of its first call", exc_info=True)
             return None
