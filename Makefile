@@ -12,7 +12,7 @@ PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs browser bench bench-check bench-peers truth soak clean
+.PHONY: help demo test check docs browser bench bench-check bench-growth bench-peers truth soak clean
 
 help:
 	@echo "make demo         train a small model twice, show where the time went and write a report"
@@ -21,6 +21,7 @@ help:
 	@echo "make docs         build the documentation as a site into site/"
 	@echo "make bench        compare trackside with hand-written training loops"
 	@echo "make bench-peers  measure it next to Keras and Lightning as well, and write benchmarks/RESULTS.md"
+	@echo "make bench-growth measure how its cost grows, and write benchmarks/GROWTH.md"
 	@echo "make bench-check  fail if it got slower, next to a hand-written loop, than the stored baseline"
 	@echo "make truth        hold what trackside reports against the truth, in one table"
 	@echo "make soak         kill a run twenty times at random, and feed the readers random input for two minutes"
@@ -77,6 +78,10 @@ $(PEERS_STAMP): pyproject.toml Makefile
 	$(PEERS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(PEERS)/bin/python -m pip install --quiet --editable ".[demo,tensorboard]" --group peers
 	@touch $@
+
+bench-growth: $(DEV_STAMP)
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m benchmarks.growth --output benchmarks/GROWTH.md
 
 bench-check: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.peers.check

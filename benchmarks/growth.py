@@ -1,12 +1,14 @@
-"""How the trainer's cost grows: with parameter arrays, metrics, callbacks, devices and steps.
+"""How the trainer's cost grows: with parameter arrays, metrics, callbacks, devices, steps, and rows to be read.
 
-Each point is the trainer next to its own compiled step in a bare loop, in turn, in one process; the cost of the loop is
-the difference. Devices and memory are measured in processes of their own. `--plot FILE` draws the curves.
+Each point is the trainer, one step per call, next to its own compiled step in a bare loop, in turn, in one process; the
+cost of the loop is the difference. Devices, memory and reading are measured in processes of their own. `make
+bench-growth` writes the curves to `benchmarks/GROWTH.md`.
 """
 
 import argparse
-import json
+import os
 import pathlib
+import platform
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ import jax
 from benchmarks.fresh_process import measure
 from benchmarks.interleaved import race
 from benchmarks.loop_overhead import LEARNING_RATE, make_batches
+from benchmarks.run_reading import measure_run
 from trackside.callbacks import Callback, CallbackConfig
 from trackside.logger import LoggerConfig
 from trackside.trainer import (
@@ -36,6 +39,16 @@ METRICS = (1, 10, 100, 1_000)
 CALLBACKS = (0, 1, 10, 100)
 DEVICES = (1, 2, 4, 8)
 STEPS = (1_000, 10_000, 100_000, 1_000_000)
+Curve = dict[int, dict[str, float]]
+"""By the value that grows, the figures by name."""
+EXPLAINED = {
+    "parameter arrays": "us per step: the compiled step in a bare loop, and what the trainer adds to it",
+    "metrics": "the same, with so many metrics, logged every 50 steps",
+    "callbacks": "the same, with so many callbacks that hear of every step",
+    "devices": "the same, with a step that is spread over so many devices of one CPU",
+    "steps": "the memory of the process grows by so many MB, and the event file has so many bytes for a step",
+    "rows": "seconds to open a run with so many rows of 30 metrics, with all columns and findings, and to report it",
+}
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,7 @@ def build(shape: Shape, folder: pathlib.Path, log_every: int = 50) -> TrainerMod
         TrainerConfig(
             logger=LoggerConfig(log_path=folder, log_every_n_steps=log_every),
             callbacks=[EmptyCallback(CallbackConfig()) for _ in range(shape.num_callbacks)],
+            steps_per_call=1,
         ),
         ModelConfig(model_class=Scales, parallel=ParallelConfig(), model_config=shape),
         OptimizerConfig(name="sgd", scheduler=SchedulerConfig(name="constant", lr=LEARNING_RATE)),
@@ -134,19 +148,25 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def grow(name: str, values: Sequence[int], measured: Callable[[int], dict[str, float]]) -> dict[int, dict[str, float]]:
+def reading_s(num_rows: int) -> dict[str, float]:
+    """How long it takes to read a run of so many rows."""
+    point = measure_run(num_rows)
+    return {"open_s": point.open_s, "report_s": point.report_s}
+
+
+def grow(name: str, values: Sequence[int], measured: Callable[[int], dict[str, float]]) -> Curve:
     """Measure at each value, and print what was found."""
     print(f"\n{name}", flush=True)
     curve = {}
     for value in values:
         curve[value] = measured(value)
         print(
-            f"  {value:>9,}  " + ", ".join(f"{key} {figure:,.1f}" for key, figure in curve[value].items()), flush=True
+            f"  {value:>9,}  " + ", ".join(f"{key} {figure:,.2f}" for key, figure in curve[value].items()), flush=True
         )
     return curve
 
 
-def measure_all(num_rounds: int, max_steps: int) -> dict[str, dict[int, dict[str, float]]]:
+def measure_all(num_rounds: int, max_steps: int) -> dict[str, Curve]:
     """All curves."""
     return {
         "parameter arrays": grow(
@@ -158,37 +178,67 @@ def measure_all(num_rounds: int, max_steps: int) -> dict[str, dict[int, dict[str
         "callbacks": grow("callbacks", CALLBACKS, lambda n: cost_us(Shape(num_callbacks=n), 1_000, num_rounds)),
         "devices": grow("devices", DEVICES, lambda n: measure(DEVICES_CODE, str(n), "500", str(num_rounds))),
         "steps": grow("steps", [n for n in STEPS if n <= max_steps], lambda n: measure(MEMORY_CODE, str(n))),
+        "rows": grow("rows", [n for n in STEPS if n <= max_steps], reading_s),
     }
 
 
-def draw(curves: dict[str, dict[int, dict[str, float]]], path: pathlib.Path) -> None:
+def draw(curves: dict[str, Curve], path: pathlib.Path) -> None:
     """Draw the curves into a picture."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(curves), figsize=(3.2 * len(curves), 3), layout="constrained")
-    for axis, (name, curve) in zip(axes, curves.items(), strict=True):
+    figure, grid = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
+    for axis, (name, curve) in zip(grid.flat, curves.items(), strict=True):
         for key in next(iter(curve.values())):
             axis.plot(list(curve), [point[key] for point in curve.values()], marker="o", label=key.replace("_", " "))
         axis.set_xscale("symlog" if 0 in curve else "log")
+        if name in ("parameter arrays", "metrics"):  # what the step takes hides what is added to it
+            axis.set_yscale("symlog", linthresh=10)
+        else:
+            axis.set_ylim(bottom=min(0, *(point[key] for point in curve.values() for key in point)))
         axis.set_title(name)
         axis.legend(frameon=False, fontsize=8)
-        axis.set_ylim(bottom=min(0, *(point[key] for point in curve.values() for key in point)))
+        axis.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
+
+
+def to_markdown(curves: dict[str, Curve], picture: str) -> str:
+    """The curves as a page."""
+    parts = [
+        "# How the cost of the trainer grows",
+        f"Written by `make bench-growth` on {os.cpu_count()} cores ({platform.machine()}, {platform.system()}), Python "
+        f"{platform.python_version()}, jax {jax.__version__}. Load of the machine when it ended: "
+        f"{os.getloadavg()[0]:.1f}.",
+        f"![Curves]({picture})",
+    ]
+    for name, curve in curves.items():
+        keys = list(next(iter(curve.values())))
+        rows = [
+            f"| {value:,} | " + " | ".join(f"{point[key]:,.2f}" for key in keys) + " |"
+            for value, point in curve.items()
+        ]
+        head = f"| {name} | " + " | ".join(key.replace("_", " ") for key in keys) + " |"
+        parts += [
+            f"## {name.capitalize()}",
+            EXPLAINED[name][0].upper() + EXPLAINED[name][1:] + ".",
+            "\n".join([head, "| ---: " * (len(keys) + 1) + "|", *rows]),
+        ]
+    return "\n\n".join(parts) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--max-steps", type=int, default=STEPS[-1])
-    parser.add_argument("--plot", type=pathlib.Path)
+    parser.add_argument("--output", type=pathlib.Path, help="the page to write, with a picture beside it")
     chosen = parser.parse_args(arguments or [])
     curves = measure_all(chosen.rounds, chosen.max_steps)
-    if chosen.plot is not None:
-        draw(curves, chosen.plot)
-        chosen.plot.with_suffix(".json").write_text(json.dumps(curves, indent=1) + "\n")
+    if chosen.output is not None:
+        picture = chosen.output.with_suffix(".png")
+        draw(curves, picture)
+        chosen.output.write_text(to_markdown(curves, picture.name))
 
 
 if __name__ == "__main__":
