@@ -78,17 +78,17 @@ class PlainFeed:
         Raises:
             StopIteration: There is none.
         """
-        batch = self.latest = self.guard.protect(next(self._batches))
+        batch, guard = next(self._batches), self.guard
+        self.latest = batch = batch if guard.trusted else guard.protect(batch)
         return batch
 
-    def num_samples(self, placed: Any, count: Callable[[Any], int]) -> int:
-        """How many examples were taken last.
+    def counting(self, count: Callable[[Any], int]) -> Callable[[Any], int]:
+        """What counts the examples that were taken last, given what `place` has made of them.
 
         Args:
-            placed: What `place` has made of them.
             count: Counts those of a batch.
         """
-        return count(placed)
+        return count
 
 
 class FusedFeed:
@@ -196,9 +196,9 @@ class FusedFeed:
             return tuple(self._placement.place_train(batch) for batch in batches)
         return self._placement.place_stacked(batches)
 
-    def num_samples(self, placed: Any, count: Callable[[Any], int]) -> int:
-        """How many examples were taken last; see `PlainFeed.num_samples`."""
-        return count(self.latest) * self.num_steps * self._placement.num_parts(self.latest)
+    def counting(self, count: Callable[[Any], int]) -> Callable[[Any], int]:
+        """What counts the examples that were taken last; see `PlainFeed.counting`."""
+        return lambda _: count(self.latest) * self.num_steps * self._placement.num_parts(self.latest)
 
     def _call_plain(self, carry: Any, vector: Any, batch: Any) -> tuple[Any, Any]:
         return self._plain(carry, self._fresh_vector if self._begins_anew else vector, batch)

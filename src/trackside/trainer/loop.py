@@ -235,7 +235,7 @@ class TrainLoop:
         inflight.break_off()
         if inflight.is_wide:
             guard.copy_all()
-        count_samples = self._meter.count_samples
+        count_taken = feed.counting(self._meter.count_samples)
         next_log_step = self._log_plan.next_boundary(cursor.step)
         while cursor.step < boundary and (not stop.status or (feed.holds_batch and stop.status != "nan")):
             started_s = now()
@@ -246,7 +246,7 @@ class TrainLoop:
                 return False
             if self._is_first_call:
                 self._check_first(feed.latest)
-                count_samples = self._meter.count_samples
+                count_taken = feed.counting(self._meter.count_samples)
             batch_s = now()
             batch = place(batch)
             placed_s = now()
@@ -256,7 +256,7 @@ class TrainLoop:
                 was_blocked = not last_without_room.report.is_ready()
                 if was_blocked:
                     ends.wait_for(last_without_room)
-            carry, vector, num_steps = progress.carry, self._vector, feed.num_steps
+            carry, vector, num_steps = progress.held, self._vector, feed.num_steps
             call = self._marked_call if marks_calls else feed.call
             num_compiles, ready_s = self._compiles.num_events, now()
             was_idle = not was_blocked and (not window or window[-1].report.is_ready())
@@ -265,12 +265,12 @@ class TrainLoop:
             except Exception:
                 self._placement.check_train_batch(feed.latest)  # most calls that fail have a batch that cannot work
                 raise
-            progress.carry, self._vector = result[0], result[1]
+            progress.held, self._vector = result[0], result[1]
             dispatched_s = now()
             record = CallRecord(
                 cursor.step + 1,
                 num_steps,
-                feed.num_samples(batch, count_samples),
+                count_taken(batch),
                 cursor.epoch,
                 started_s,
                 batch_s,

@@ -166,13 +166,14 @@ class Progress:
 
     @property
     def carry(self) -> Carry:
-        """The state."""
+        """The state. A loader that asks for it while it makes a batch is known to follow the training."""
         self.data.note_look()
-        return self._carry
+        return self.held
 
     @carry.setter
     def carry(self, carry: Carry) -> None:
-        self._carry = carry
+        self.held = carry
+        """The state, for the loop itself, which need not be told from a loader."""
 
     def begin_at(self, carry: Carry, step: int) -> None:
         """Be at a step of which nothing but the state is known."""
