@@ -300,6 +300,7 @@ def test_static_arguments_methods_and_partials() -> None:
         state = run.step(Model().train_step)(state, 3)
         run.step(torch.nn.Linear(2, 1))(torch.ones(2))
     assert run.num_steps == 3
+    assert [made.name for made in run._book.functions] == ["train_step", "train_step", "Linear"]
 
 
 def test_sharded_steps_are_measured() -> None:
