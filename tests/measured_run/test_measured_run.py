@@ -381,6 +381,18 @@ def test_nested_loops_are_one_epoch(tmp_path: Path) -> None:
     assert run.num_steps == 12
 
 
+def test_a_second_loader_that_goes_on_does_not_end_epochs(tmp_path: Path) -> None:
+    """Passes over the first loader are epochs, whatever is read beside them for longer."""
+    with open_run_of(tmp_path / "run") as run:
+        step, state = run.step(step_of()), weights()
+        beside = iter(run.batches(make_loader(50)))
+        for _ in range(3):
+            for batch in run.batches(make_loader(4)):
+                next(beside)
+                state, _ = step(state, batch)
+    assert run._book.epoch == 3
+
+
 def test_functions_that_make_no_step_belong_to_the_part(tmp_path: Path) -> None:
     """What is evaluated in a part is the part's time, with its batches; its compiles are explained."""
     clock = ManualClock(start=-1e6)
