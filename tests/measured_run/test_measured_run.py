@@ -300,6 +300,7 @@ def test_static_arguments_methods_and_partials() -> None:
         state = run.step(Model().train_step)(state, 3)
         run.step(torch.nn.Linear(2, 1))(torch.ones(2))
     assert run.num_steps == 3
+    assert [made.name for made in run._book.functions] == ["train_step", "train_step", "Linear"]
 
 
 def test_sharded_steps_are_measured() -> None:
@@ -378,6 +379,18 @@ def test_nested_loops_are_one_epoch(tmp_path: Path) -> None:
                     step(weights(), batch)
     assert [row["epoch"] for row in rows_of(run, "metrics", mode="train_epoch")] == [1, 2]
     assert run.num_steps == 12
+
+
+def test_a_second_loader_that_goes_on_does_not_end_epochs(tmp_path: Path) -> None:
+    """Passes over the first loader are epochs, whatever is read beside them for longer."""
+    with open_run_of(tmp_path / "run") as run:
+        step, state = run.step(step_of()), weights()
+        beside = iter(run.batches(make_loader(50)))
+        for _ in range(3):
+            for batch in run.batches(make_loader(4)):
+                next(beside)
+                state, _ = step(state, batch)
+    assert run._book.epoch == 3
 
 
 def test_functions_that_make_no_step_belong_to_the_part(tmp_path: Path) -> None:

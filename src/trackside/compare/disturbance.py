@@ -89,8 +89,8 @@ def is_too_short(side: StepSeries, num_intervals: int) -> str:
     if num_intervals >= MIN_INTERVALS and side.total_s >= MIN_SECONDS:
         return ""
     return (
-        f"{side.name} has {num_intervals} clean intervals in {side.total_s:.1f} s, and {MIN_INTERVALS} in "
-        f"{MIN_SECONDS:g} s are needed; train longer, or log more often (log_every_n_steps)"
+        f"{side.name} has {num_intervals} clean intervals in {side.total_s:.2g} s, and {MIN_INTERVALS} in "
+        f"{MIN_SECONDS:g} s are needed; train longer, or log more often (log_every_n_steps, or every= of run.log)"
     )
 
 

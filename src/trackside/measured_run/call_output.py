@@ -65,7 +65,7 @@ class CallOutput:
         self._is_hidden = is_jitted
         """Whether the device may be at work on something that cannot be seen."""
         self._num_without = 0
-        """Calls that have returned no array."""
+        """Calls that have returned no array, and changed no variable."""
 
     def find(self, output: Any, given: Any = ()) -> Any:
         """What shows that a call has completed: an array, or something like one; None if there is nothing.
@@ -77,6 +77,8 @@ class CallOutput:
         Raises:
             TracedOutputError: JAX was tracing the function, so it computed nothing.
         """
+        if output is None and (array := self._variable.find_again(given)) is not None:
+            return array
         is_settled = self._num_calls > NUM_LEARNING_CALLS
         return None if is_settled and self._get is None else self._search(output, given)
 
@@ -113,11 +115,11 @@ class CallOutput:
         if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "cuda") and torch.cuda.is_available():
             events = find_arrays(output)
             return events[0] if events else COMPLETE
-        if (array := self._variable.find(given)) is not None:
-            return array
-        self._num_without += 1
-        if not self._is_hidden and self._num_without <= NUM_LEARNING_CALLS:
-            self._is_hidden = _is_at_work()
+        if self._num_without < NUM_LEARNING_CALLS:
+            if (array := self._variable.find(given)) is not None:
+                return array
+            self._num_without += 1
+            self._is_hidden = self._is_hidden or _is_at_work()
         return None if self._is_hidden else COMPLETE
 
 

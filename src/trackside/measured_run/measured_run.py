@@ -203,7 +203,8 @@ class MeasuredRun:
         if getattr(function, "measured_by", None) is self._book:
             self._book.say_once("run.step: this function is wrapped already; it is measured once")
             return function
-        shown = name or getattr(function, "__name__", "") or type(getattr(function, "func", function)).__name__
+        inner = getattr(function, "func", function)  # of a partial
+        shown = name or getattr(function, "__name__", "") or getattr(inner, "__name__", type(inner).__name__)
         return self._book.measure(function, shown, steps_per_call)
 
     def batches(self, loader: Any) -> Any:

@@ -22,7 +22,7 @@ def _form_of_one(leaf: Any) -> Any:
 
 
 class Passes:
-    """Counts epochs: a pass that does not begin inside of another is one.
+    """Counts epochs: a pass that does not begin inside of one is the next.
 
     Args:
         host: What the host does.
@@ -49,7 +49,6 @@ class Passes:
         self._meter = meter
         self._logger = logger
         self._bar = bar
-        self._live: weakref.WeakSet[MeasuredIterator] = weakref.WeakSet()
         self._current: weakref.ref[MeasuredIterator] | None = None
         """The pass that is the epoch."""
         self._began_s = clock.now()
@@ -57,11 +56,12 @@ class Passes:
         """The last step of an epoch that is over, and how long it took."""
 
     def begin_pass(self, iterator: MeasuredIterator, loader: Any) -> None:
-        """A pass begins; it is an epoch unless another pass is under way."""
+        """A pass begins; it is an epoch unless the one before is under way.
+
+        Passes inside of it do not count: a second loader, such as one of examples without labels, may go on for longer.
+        """
         self.host.end_set_up()
-        is_inner = len(self._live) > 0
-        self._live.add(iterator)
-        if is_inner:
+        if self._current is not None and self._current() is not None and self._ended is None:
             return
         if self._current is None:
             self._logger.log_environment({"loaders": {"train": describe_loader(loader).to_dict()}})
@@ -82,7 +82,6 @@ class Passes:
 
     def end_pass(self, iterator: MeasuredIterator) -> None:
         """A pass is over. If it was an epoch, what follows comes between epochs."""
-        self._live.discard(iterator)
         if self._current is not None and self._current() is iterator and self._ended is None:
             self.host.settle()
             self._ended = self._book.step, self.clock.now() - self._began_s
