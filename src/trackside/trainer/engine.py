@@ -22,7 +22,7 @@ from trackside.processes import JAX_PROCESSES, Processes
 from trackside.trace.flops import count_flops, has_primitive
 from trackside.trainer.batch import zeros_for_shape
 from trackside.trainer.batch_placement import BatchPlacement
-from trackside.trainer.fused_steps import evaluate_batches, run_planned_steps
+from trackside.trainer.fused_steps import evaluate_batches, predict_batches, run_planned_steps
 from trackside.trainer.models import ModelAdapter
 from trackside.trainer.sharding import batch_axes, optimizer_specs, replicated, to_shardings, use_mesh_in_trace
 from trackside.trainer.step_functions import EvalStep, TrainStep
@@ -298,6 +298,33 @@ class Engine:
         by_examples = NamedSharding(self.mesh, PartitionSpec(batch_axes(self.mesh)))
         outputs = by_examples if self.processes.are_several else None
         return self._jit_on_pruned(predict_call, (self._batch_shardings(is_split),), outputs)
+
+    def compile_fused_predict(self, predict: Callable) -> Callable:
+        """`call(carry, num_batches, batches) -> outputs` with one more dimension, for stacked batches on one device.
+
+        Args:
+            predict: As for `compile_predict`.
+        """
+
+        def predict_call(carry: Carry, num_batches: jax.Array, batches: Any) -> Any:
+            with use_mesh_in_trace(self.mesh):
+                return predict_batches(lambda batch: predict(self.view(carry), batch), num_batches, batches)
+
+        return self._jit_on_pruned(predict_call, (replicated(self.mesh), self.placement.stacked_shardings), None)
+
+    def predict_cost(self, predict: Callable, carry: Carry) -> tuple[StepCost, int] | None:
+        """What a prediction does, and how many bytes its outputs have; None where nothing is compiled.
+
+        Args:
+            predict: As for `compile_predict`.
+            carry: The current state.
+        """
+        if self.debug:
+            return None
+        carry, batch = carry._replace(opt_state=None), jax.tree.map(zeros_for_shape, self.placement.exmp_batch)
+        outline = jax.make_jaxpr(lambda carry, batch: predict(self.view(carry), batch))(carry, batch)
+        num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in outline.out_avals)
+        return _cost_of(outline, carry, keeps_form=True), num_bytes
 
     def _batch_shardings(self, is_split: bool) -> Any:
         return self.placement.shardings if is_split else replicated(self.mesh)

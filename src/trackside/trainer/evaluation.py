@@ -18,10 +18,12 @@ from trackside.errors import DataError
 from trackside.measured_run.batch_size import batch_size
 from trackside.metrics import MetricLayout, Metrics
 from trackside.schedule import NEVER
+from trackside.trainer.batch_collector import BatchCollector
 from trackside.trainer.buffer_guard import AheadGuard, BufferGuard
 from trackside.trainer.engine import Engine
 from trackside.trainer.first_look import FirstLook
 from trackside.trainer.fused_evaluation import FusedEvaluation, choose_batches_per_call
+from trackside.trainer.fused_prediction import FusedPrediction, Outputs, build_fused_prediction
 from trackside.trainer.read_ahead import NOT_AHEAD, STOP_TIMEOUT_S, AheadPlan, ReadAhead
 from trackside.trainer.train_state import Carry
 
@@ -55,6 +57,7 @@ class Evaluator:
         self._now = now
         self._calls: dict[Any, Callable] = {}
         self._fused: dict[MetricLayout, FusedEvaluation | None] = {}
+        self._fused_predictions: dict[Callable, FusedPrediction | None] = {}
         self.num_batches = 0
         """Batches evaluated so far, as a sign of life."""
 
@@ -108,16 +111,17 @@ class Evaluator:
     def _fused_for(self, layout: MetricLayout, carry: Carry) -> FusedEvaluation | None:
         """Who evaluates several batches in a call; None where they are evaluated one by one."""
         if layout not in self._fused:
-            chosen = choose_batches_per_call(self._engine, layout, carry, self._batches_per_call)
+            chosen = choose_batches_per_call(
+                self._engine, self._batches_per_call, lambda: self._engine.eval_cost(layout, carry)
+            )
             self._fused[layout] = (
                 None
                 if chosen.program == "plain"
                 else FusedEvaluation(
-                    chosen,
+                    BatchCollector(chosen, self._now),
                     lambda: self._engine.compile_fused_eval(layout),
                     lambda: self._engine.compile_eval(layout, is_split=True),
-                    self._watch if self._watch is not None else lambda call, name: call,
-                    self._now,
+                    self._watch_or_not,
                 )
             )
         return self._fused[layout]
@@ -148,6 +152,9 @@ class Evaluator:
         An output that is a single number for a batch gives an array with one number for each batch.
         """
         carry = carry._replace(opt_state=None)
+        fused = self._fused_prediction_for(predict_step, carry)
+        if fused is not None:
+            return self._predict_fused(fused, carry, loader, first_look)
         outputs: list[Any] = []
 
         def build(is_split: bool) -> Callable:
@@ -165,10 +172,33 @@ class Evaluator:
                     outputs[done] = jax.tree.map(_own_rows, outputs[done])
         return jax.tree.map(_joined, *outputs)
 
+    def _predict_fused(
+        self, fused: FusedPrediction, carry: Carry, loader: Iterable, first_look: FirstLook | None
+    ) -> Any:
+        outputs: list[Any] = []
+        in_flight: deque[Outputs] = deque()
+        with self._opened(loader, "data_loader", first_look) as opened:
+            for call_outputs in fused.calls(carry, self._checked(opened, "data_loader")):
+                in_flight.append(call_outputs)
+                if len(in_flight) > self._max_inflight_steps:
+                    outputs.append(in_flight.popleft()())
+        outputs.extend(wait() for wait in in_flight)
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *outputs)
+
+    def _fused_prediction_for(self, predict_step: Callable, carry: Carry) -> FusedPrediction | None:
+        if predict_step not in self._fused_predictions:
+            self._fused_predictions[predict_step] = build_fused_prediction(
+                self._engine, predict_step, carry, self._batches_per_call, self._watch_or_not, self._now
+            )
+        return self._fused_predictions[predict_step]
+
+    def _watch_or_not(self, call: Callable, name: str) -> Callable:
+        return call if self._watch is None else self._watch(call, name)
+
     def _watched(self, call: Callable, what: str, is_split: bool) -> Callable:
         # Two programs on purpose: under one name, the second would count as a recompile.
         name = f"{what}_step" if is_split else f"{what}_step on a batch that cannot be split"
-        return call if self._watch is None else self._watch(call, name)
+        return self._watch_or_not(call, name)
 
     def _checked(self, batches: Iterable, name: str) -> Iterator[Any]:
         """The batches, of which the first is looked at and all are counted."""

@@ -1,4 +1,4 @@
-"""Several training steps, or evaluations, in one call of a compiled program.
+"""Several training steps, evaluations or predictions in one call of a compiled program.
 
 The program is a loop over stacked batches that runs as many steps as its plan says, so one program serves any number of
 steps up to its capacity, and nothing compiles for a remainder. Every step has the same instructions whatever the number
@@ -72,8 +72,7 @@ def run_planned_steps(
 
     def make_step(loop: tuple) -> tuple:
         index, carry, vector, reports = loop
-        with jax.named_scope("batch"):
-            batch = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), batches)
+        batch = _batch_at(batches, index)
         with jax.named_scope("metrics"):
             vector = jnp.where(plan[index] == STEP_AFTER_ROW, layout.initial, vector)
         carry, vector = step(carry, vector, batch)
@@ -103,11 +102,40 @@ def evaluate_batches(
 
     def evaluate_next(loop: tuple) -> tuple:
         index, vector = loop
-        with jax.named_scope("batch"):
-            batch = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), batches)
-        return index + 1, evaluate(vector, batch)
+        return index + 1, evaluate(vector, _batch_at(batches, index))
 
     return jax.lax.while_loop(lambda loop: loop[0] < num_batches, evaluate_next, (jnp.int32(0), vector))[1]
+
+
+def predict_batches(predict: Callable[[Any], Any], num_batches: jax.Array, batches: Any) -> Any:
+    """The outputs for the first of the stacked batches, with one more dimension in front; zeros for the others.
+
+    Args:
+        predict: `predict(batch) -> outputs`.
+        num_batches: How many of the batches are there.
+        batches: A batch whose leaves have one more dimension in front.
+    """
+    capacity = len(jax.tree.leaves(batches)[0])
+    forms = jax.eval_shape(lambda batches: predict(_batch_at(batches, 0)), batches)
+    outputs = jax.tree.map(lambda form: jnp.zeros((capacity, *form.shape), form.dtype), forms)
+
+    def predict_next(loop: tuple) -> tuple:
+        index, outputs = loop
+        found = predict(_batch_at(batches, index))
+        with jax.named_scope("outputs"):
+            outputs = jax.tree.map(lambda whole, part: _with_part(whole, part, index), outputs, found)
+        return index + 1, outputs
+
+    return jax.lax.while_loop(lambda loop: loop[0] < num_batches, predict_next, (jnp.int32(0), outputs))[1]
+
+
+def _with_part(whole: jax.Array, part: Any, index: Any) -> jax.Array:
+    return jax.lax.dynamic_update_index_in_dim(whole, jnp.asarray(part, whole.dtype), index, 0)
+
+
+def _batch_at(batches: Any, index: Any) -> Any:
+    with jax.named_scope("batch"):
+        return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), batches)
 
 
 def num_steps_made(report: np.ndarray) -> int:
