@@ -1,4 +1,5 @@
 import logging
+import weakref
 from typing import Any
 
 import jax
@@ -223,3 +224,35 @@ def test_length_is_known_only_to_loaders_that_have_one():
             raise NotImplementedError
 
     assert [loader_length(loader) for loader in ([1, 2], iter([1, 2]), Endless())] == [2, None, None]
+
+
+# --- what a guard holds -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guard", [BufferGuard(None, 8), AheadGuard(None, 8)], ids=["in flight", "ahead"])
+def test_a_guard_holds_no_batch(guard: BufferGuard) -> None:
+    """Batches that nobody uses any more are free, however large they are and however many the guard looks back on."""
+    held = []
+    for batch in fresh(20):
+        held.append(weakref.ref(batch.inputs))
+        guard.protect(batch)
+        del batch
+        assert sum(one() is not None for one in held) <= 1
+    assert not guard.copies
+
+
+@pytest.mark.parametrize("as_given", [lambda array: array, lambda array: array[:2], lambda array: array[1:][1:].T])
+def test_memory_is_known_by_who_owns_it(as_given: Any) -> None:
+    """An array that is refilled is recognized, also if each batch is a view of it that is gone by the next."""
+    guard, memory = BufferGuard(None, 2), np.zeros((4, 3), np.float32)
+    for _ in range(2):
+        guard.protect({"inputs": as_given(memory)})
+    assert guard.copies
+
+
+def test_memory_of_others_is_held() -> None:
+    """Bytes that are not numpy's may be refilled when the object is gone that gave them."""
+    guard, memory = BufferGuard(None, 2), bytearray(48)
+    for _ in range(2):
+        guard.protect(np.frombuffer(memory, np.float32))
+    assert guard.copies

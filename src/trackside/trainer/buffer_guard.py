@@ -5,7 +5,9 @@ change batches under a running step. Such loaders are recognized by their addres
 """
 
 import logging
+import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,8 +27,8 @@ class BufferGuard:
     def __init__(self, loader: Any, num_in_flight: int):
         self.trusted = is_trusted(loader)
         self.copies = False
-        # The batches are held beside their addresses: memory that is free may be given out again for a good reason.
-        self._recent: deque[tuple[frozenset[int], Any]] = deque(maxlen=num_in_flight)
+        # Beside their addresses is who owns them: memory that is free may be given out again for a good reason.
+        self._recent: deque[dict[int, Callable[[], Any]]] = deque(maxlen=num_in_flight)
         self._num_in_flight = num_in_flight
         self._num_seen = 0
 
@@ -53,16 +55,16 @@ class BufferGuard:
         return copied_batch(batch) if self.copies else batch
 
     def _look_at(self, batch: Any) -> None:
-        addresses = frozenset(
-            leaf.__array_interface__["data"][0]
+        owners = {
+            leaf.__array_interface__["data"][0]: _owner_of(leaf)
             for leaf in jax.tree.leaves(batch)
             if isinstance(leaf, np.ndarray) and leaf.size
-        )
-        reused = [at for at, (recent, _) in enumerate(self._recent) if addresses & recent]
+        }
+        reused = [at for at, recent in enumerate(self._recent) if _share_memory(owners, recent)]
         if reused:
             self.copies = True
             self._warn(self._num_seen - len(self._recent) + reused[0])
-        self._recent.append((addresses, batch))
+        self._recent.append(owners)
 
     def _warn(self, first_reused: int) -> None:
         """Say which batches may have been overwritten: those after the first may follow it before this one is used."""
@@ -97,6 +99,7 @@ class AheadGuard(BufferGuard):
 
     def __init__(self, loader: Any, num_in_use: int):
         super().__init__(loader, num_in_use)
+        self._last_on_device: list[jax.Array] = []
 
     def protect(self, batch: Any) -> Any:
         """The batch, or a copy of it that nobody writes to."""
@@ -107,6 +110,7 @@ class AheadGuard(BufferGuard):
         self._num_seen += 1
         if not self.copies:
             self._look_at(batch)
+            self._last_on_device = [leaf for leaf in jax.tree.leaves(batch) if isinstance(leaf, jax.Array)]
         return jax.tree.map(_copied_anywhere, batch) if is_unknown or self.copies else batch
 
     @property
@@ -114,8 +118,7 @@ class AheadGuard(BufferGuard):
         return self._num_in_flight + 2  # those on probation are copied, and one more
 
     def _has_given_up_last(self) -> bool:
-        last = self._recent[-1][1] if self._recent else ()
-        return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(last))
+        return any(leaf.is_deleted() for leaf in self._last_on_device)
 
 
 def is_trusted(loader: Any) -> bool:
@@ -126,6 +129,21 @@ def is_trusted(loader: Any) -> bool:
 def copied_batch(batch: Any) -> Any:
     """The batch with copies of its numpy arrays, which a loader could write into."""
     return jax.tree.map(_copied, batch)
+
+
+def _owner_of(array: np.ndarray) -> Callable[[], Any]:
+    """Gives who owns the memory of an array, or None once that is free, which this does not delay.
+
+    Memory that is not numpy's may be used again while the object that gave it is gone, so that the array is held.
+    """
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return weakref.ref(owner) if owner.base is None else lambda: array
+
+
+def _share_memory(owners: dict[int, Callable[[], Any]], recent: dict[int, Callable[[], Any]]) -> bool:
+    return any(recent[address]() is not None for address in owners.keys() & recent.keys())
 
 
 def _copied(leaf: Any) -> Any:
