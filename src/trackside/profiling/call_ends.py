@@ -19,6 +19,7 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.profiling.array_state import is_ready
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.completion_watch import CompletionWatch
+from trackside.profiling.ledger_totals import OTHER
 from trackside.profiling.wake_up import Waiter
 
 WATCH_ALL_FROM_S = 1e-3
@@ -53,6 +54,7 @@ class CallEnds:
         self._watch = CompletionWatch(clock) if watch is None else watch
         self._waiter = Waiter(clock)
         self._durations: deque[float] = deque(maxlen=_MAX_DURATIONS)
+        self._bounds: deque[float] = deque(maxlen=_MAX_DURATIONS)
         self._num_durations = 0
         self._typical_s: float | None = None
         self._spread_s = _NEVER
@@ -141,10 +143,20 @@ class CallEnds:
                         earliest_s = following.ready_s  # looked at then, and not complete
                 if latest_s < earliest_s:
                     latest_s = earliest_s
+                if call.was_idle and not self._durations and following is not None and call.found_s < following.ready_s:
+                    self._add_bound((latest_s - begin_s) / num_steps)
+                    typical_s, spread_s = self._typical_s, self._spread_s
                 ended_s = latest_s if typical_s is None else begin_s + typical_s * num_steps
                 ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
                 unsure_s, spread_of_call_s = latest_s - earliest_s, spread_s * num_steps
-                call.uncertainty_s = spread_of_call_s if spread_of_call_s < unsure_s else unsure_s
+                if spread_of_call_s < unsure_s < WATCH_ALL_FROM_S * num_steps:
+                    call.uncertainty_s = spread_of_call_s
+                else:  # a long stretch among short calls, which are not watched: the device was slow, or the host
+                    if following is not None and following.before:
+                        part, until_s = following.before[0]
+                        if part == OTHER and until_s - earliest_s > unsure_s / 2:
+                            ended_s = min(until_s, latest_s)  # most often, such code reads a result
+                    call.uncertainty_s = max(ended_s - earliest_s, latest_s - ended_s)
                 self._is_last_seen = False
                 if call.was_idle or call.is_disturbed:
                     self._last_seen_s, self._num_unseen = _NEVER, 0
@@ -201,6 +213,12 @@ class CallEnds:
             if following.was_idle or not room:  # found complete then, or there was no room before
                 return min(latest_s, following.ready_s)
         return latest_s
+
+    def _add_bound(self, seconds: float) -> None:
+        """Learn how long a call takes at most, where none is seen to complete, as next to code that never pauses."""
+        self._bounds.append(seconds)
+        if len(self._bounds) >= _MIN_DURATIONS:
+            self._typical_s = self._spread_s = statistics.median(self._bounds) / 2
 
     def _add_duration(self, seconds: float) -> None:
         self._durations.append(seconds)

@@ -75,13 +75,13 @@ class CompletedCalls:
         if number == 1 or self._is_fused or self._hears_steps or self._has_flags(window, number):
             for _ in range(number):
                 record = window.popleft()
-                record.found_s = now_s
+                record.found_s = min(record.found_s, now_s)
                 self.retire(record, window)
             return
         records = [window.popleft() for _ in range(number)]
         last = records[-1]
         for record in records:
-            record.batch, record.found_s = None, now_s
+            record.batch, record.found_s = None, min(record.found_s, now_s)
         self._ends.conclude(records, window)
         self._meter.step_times.add_calls(records, self._measurements.capture_state != "none")
         for record in records:
