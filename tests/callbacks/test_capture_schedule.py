@@ -5,6 +5,7 @@ from pathlib import Path
 from trackside.callbacks.capture_schedule import Periodic, StepWindow
 from trackside.callbacks.capture_triggers import LookAround, OnDemand, OnSlowStep
 from trackside.clock import ManualClock
+from trackside.profiling.call_record import CallRecord
 from trackside.profiling.recent_steps import RecentStepTimes
 from trackside.schedule import NEVER
 
@@ -81,6 +82,13 @@ def test_request_by_file_is_answered_once(tmp_path: Path) -> None:
     assert not demand.file.exists()
 
 
+def completed(step: int, completed_s: float) -> CallRecord:
+    """A call of one step."""
+    call = CallRecord(step, 1, 0, 1, *[0.0] * 5, False, False, None, None)
+    call.completed_s = completed_s
+    return call
+
+
 def test_slow_steps_ask_so_often_per_hour() -> None:
     """A slow step asks, but no more often than allowed."""
     clock, times = ManualClock(), RecentStepTimes(max_steps=10_000)
@@ -88,10 +96,10 @@ def test_slow_steps_ask_so_often_per_hour() -> None:
     now_s, step, asked = 0.0, 0, []
     for seconds in ([0.01] * 50 + [1.0]) * 3:
         step, now_s = step + 1, now_s + seconds
-        times.add(step, now_s)
+        times.add_calls([completed(step, now_s)], is_disturbed=False)
         if slow.ask(step, times):
             asked.append(step)
     assert asked == [51]
     clock.advance(3600)
-    times.add(step + 1, now_s + 1.0)
+    times.add_calls([completed(step + 1, now_s + 1.0)], is_disturbed=False)
     assert slow.ask(step + 1, times)

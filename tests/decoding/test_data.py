@@ -34,7 +34,7 @@ def test_a_batch_object_is_a_pair():
     [
         ((np.zeros((3, 2)), np.zeros((4, 2))), "val_tensors: 3 inputs and 4 targets"),
         ((np.zeros(3), np.zeros(3), np.zeros(3)), r"val_tensors: expected the pair \(inputs, targets\), got 3 parts"),
-        (np.zeros((2, 3)), "got a ndarray"),
+        (np.zeros((2, 3)), "got an ndarray"),
         (([1, 2], np.zeros(2)), "inputs of val_tensors: expected an array of numpy, JAX or PyTorch, got a list"),
         ((np.zeros(()), np.zeros(())), "got a scalar"),
         ((np.zeros((0, 2)), np.zeros((0, 2))), "has no samples"),

@@ -149,13 +149,10 @@ class CallEnds:
                 ended_s = latest_s if typical_s is None else begin_s + typical_s * num_steps
                 ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
                 unsure_s, spread_of_call_s = latest_s - earliest_s, spread_s * num_steps
-                if spread_of_call_s < unsure_s < WATCH_ALL_FROM_S * num_steps:
-                    call.uncertainty_s = spread_of_call_s
-                else:  # a long stretch among short calls, which are not watched: the device was slow, or the host
-                    if following is not None and following.before:
-                        part, until_s = following.before[0]
-                        if part == OTHER and until_s - earliest_s > unsure_s / 2:
-                            ended_s = min(until_s, latest_s)  # most often, such code reads a result
+                if unsure_s < WATCH_ALL_FROM_S * num_steps:
+                    call.uncertainty_s = spread_of_call_s if spread_of_call_s < unsure_s else unsure_s
+                else:
+                    ended_s = _end_in_long_stretch(ended_s, earliest_s, latest_s, following)
                     call.uncertainty_s = max(ended_s - earliest_s, latest_s - ended_s)
                 self._is_last_seen = False
                 if call.was_idle or call.is_disturbed:
@@ -232,3 +229,21 @@ class CallEnds:
             self._takes_long = self._typical_s >= WATCH_ALL_FROM_S
             if len(ordered) >= _MIN_DURATIONS:
                 self._spread_s = (ordered[-1 - tenth] - ordered[tenth]) / 2
+
+
+def _end_in_long_stretch(ended_s: float, earliest_s: float, latest_s: float, following: CallRecord | None) -> float:
+    """When a call completed that was followed by a long stretch among short calls, which are not watched.
+
+    The device was slow then, or the host. Code that is not known most often reads a result, and waits for it.
+
+    Args:
+        ended_s: When it completed if it took as long as such calls take.
+        earliest_s: When it completed at the earliest.
+        latest_s: When it completed at the latest.
+        following: The call after it.
+    """
+    if following is not None and following.before:
+        part, until_s = following.before[0]
+        if part == OTHER and until_s - earliest_s > (latest_s - earliest_s) / 2:
+            return min(until_s, latest_s)
+    return ended_s
