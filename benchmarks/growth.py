@@ -6,6 +6,7 @@ bench-growth` writes the curves to `benchmarks/GROWTH.md`.
 """
 
 import argparse
+import logging
 import os
 import pathlib
 import platform
@@ -234,6 +235,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--max-steps", type=int, default=STEPS[-1])
     parser.add_argument("--output", type=pathlib.Path, help="the page to write, with a picture beside it")
     chosen = parser.parse_args(arguments or [])
+    logging.getLogger("trackside").setLevel(logging.ERROR)
     curves = measure_all(chosen.rounds, chosen.max_steps)
     if chosen.output is not None:
         picture = chosen.output.with_suffix(".png")
