@@ -167,12 +167,12 @@ def grow(name: str, values: Sequence[int], measured: Callable[[int], dict[str, f
     return curve
 
 
-def measure_all(num_rounds: int, max_steps: int) -> dict[str, Curve]:
+def measure_all(num_rounds: int, max_steps: int, max_arrays: int) -> dict[str, Curve]:
     """All curves."""
     return {
         "parameter arrays": grow(
             "parameter arrays",
-            PARAMETER_ARRAYS,
+            [n for n in PARAMETER_ARRAYS if n <= max_arrays],
             lambda n: cost_us(Shape(num_arrays=n), max(20, 20_000 // n), num_rounds),
         ),
         "metrics": grow("metrics", METRICS, lambda n: cost_us(Shape(num_metrics=n), max(100, 2_000 // n), num_rounds)),
@@ -233,10 +233,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--max-steps", type=int, default=STEPS[-1])
+    parser.add_argument("--max-arrays", type=int, default=PARAMETER_ARRAYS[-1], help="10,000 compile for many minutes")
     parser.add_argument("--output", type=pathlib.Path, help="the page to write, with a picture beside it")
     chosen = parser.parse_args(arguments or [])
     logging.getLogger("trackside").setLevel(logging.ERROR)
-    curves = measure_all(chosen.rounds, chosen.max_steps)
+    curves = measure_all(chosen.rounds, chosen.max_steps, chosen.max_arrays)
     if chosen.output is not None:
         picture = chosen.output.with_suffix(".png")
         draw(curves, picture)
