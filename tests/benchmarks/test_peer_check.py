@@ -38,6 +38,9 @@ def test_a_missed_target_is_named_with_its_size():
             Result("mlp-1", "loss only", (0.8e-4, 0.8e-4)),
         ]
     )
-    page = to_markdown(results, 2)
-    rows = [line for line in page.splitlines() if any(target.title in line for target in TARGETS)]
+    lines = to_markdown(results, 2).splitlines()
+    rows = [line for line in lines if line.startswith("|") and any(target.title in line for target in TARGETS)]
     assert [row.split(" | ")[-1].rstrip(" |") for row in rows] == ["missed by 100%", "held", "held"]
+    explained = [line for line in lines if line.startswith("- ")]
+    assert len(explained) == 1
+    assert explained[0].startswith(f"- {TARGETS[0].title}: ")
