@@ -143,9 +143,10 @@ class CallEnds:
                         earliest_s = following.ready_s  # looked at then, and not complete
                 if latest_s < earliest_s:
                     latest_s = earliest_s
-                if call.was_idle and not self._durations and following is not None and call.found_s < following.ready_s:
-                    self._add_bound((latest_s - begin_s) / num_steps)
-                    typical_s, spread_s = self._typical_s, self._spread_s
+                if call.was_idle and following is not None and not self._durations:
+                    if 2 * (call.found_s - begin_s) < following.ready_s - begin_s:  # else that says too little
+                        self._add_bound((latest_s - begin_s) / num_steps)
+                        typical_s, spread_s = self._typical_s, self._spread_s
                 ended_s = latest_s if typical_s is None else begin_s + typical_s * num_steps
                 ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
                 unsure_s, spread_of_call_s = latest_s - earliest_s, spread_s * num_steps
