@@ -172,19 +172,3 @@ def test_a_long_stretch_among_short_calls_may_be_the_devices(part: str, is_of_de
     assert slow.completed_s == pytest.approx(0.042 if is_of_device else 0.0021)
     assert slow.uncertainty_s == pytest.approx(0.040, rel=0.01)
     ends.close()
-
-
-@pytest.mark.parametrize(("noticed_s", "is_known"), [(0.004, True), (0.012, False)])
-def test_calls_that_are_only_noticed_are_known_to_take_no_longer(noticed_s: float, is_known: bool) -> None:
-    """Next to code that never pauses, calls are seen late. That they were over long before the next is known then."""
-    ends = call_ends.CallEnds(clock=ManualClock(), watch=BlindWatch(ManualClock()))
-    calls = [queued_call(index * 0.010) for index in range(9)]
-    for call in calls:
-        call.was_idle, call.found_s = True, call.dispatched_s + noticed_s
-    ends.conclude(calls, ())
-    assert ends.is_known == is_known
-    if is_known:
-        for call in calls[4:-1]:
-            assert call.completed_s - call.uncertainty_s <= call.dispatched_s + 1e-9
-            assert call.completed_s + call.uncertainty_s == pytest.approx(call.dispatched_s + noticed_s)
-    ends.close()

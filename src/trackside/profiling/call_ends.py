@@ -54,7 +54,6 @@ class CallEnds:
         self._watch = CompletionWatch(clock) if watch is None else watch
         self._waiter = Waiter(clock)
         self._durations: deque[float] = deque(maxlen=_MAX_DURATIONS)
-        self._bounds: deque[float] = deque(maxlen=_MAX_DURATIONS)
         self._num_durations = 0
         self._typical_s: float | None = None
         self._spread_s = _NEVER
@@ -143,10 +142,6 @@ class CallEnds:
                         earliest_s = following.ready_s  # looked at then, and not complete
                 if latest_s < earliest_s:
                     latest_s = earliest_s
-                if call.was_idle and following is not None and not self._durations:
-                    if 2 * (call.found_s - begin_s) < following.ready_s - begin_s:  # else that says too little
-                        self._add_bound((latest_s - begin_s) / num_steps)
-                        typical_s, spread_s = self._typical_s, self._spread_s
                 ended_s = latest_s if typical_s is None else begin_s + typical_s * num_steps
                 ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
                 unsure_s, spread_of_call_s = latest_s - earliest_s, spread_s * num_steps
@@ -211,12 +206,6 @@ class CallEnds:
             if following.was_idle or not room:  # found complete then, or there was no room before
                 return min(latest_s, following.ready_s)
         return latest_s
-
-    def _add_bound(self, seconds: float) -> None:
-        """Learn how long a call takes at most, where none is seen to complete, as next to code that never pauses."""
-        self._bounds.append(seconds)
-        if len(self._bounds) >= _MIN_DURATIONS:
-            self._typical_s = self._spread_s = statistics.median(self._bounds) / 2
 
     def _add_duration(self, seconds: float) -> None:
         self._durations.append(seconds)
