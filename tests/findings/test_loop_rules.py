@@ -105,6 +105,14 @@ def test_a_cpu_may_compute_within_the_call(platform, least_idle_s, is_found):
     assert (dispatch_bound(replace(facts, ledger=ledger, platform=platform)) is not None) == is_found
 
 
+@pytest.mark.parametrize(("for_logging_s", "is_found"), [(0.0, True), (1.0, False)])
+def test_idleness_for_another_reason_is_no_evidence_of_it(for_logging_s, is_found):
+    """What is sure is how long a CPU idled in all: as much as it did for logging says nothing of its calls."""
+    facts = run_with({}, num_steps=10_000, busy_s=5.0, idle={"dispatch": 5.0 - for_logging_s, "logging": for_logging_s})
+    ledger = replace(facts.ledger, device_idle_low_s=2.0, device_idle_high_s=6.0)
+    assert (dispatch_bound(replace(facts, ledger=ledger, platform="cpu")) is not None) == is_found
+
+
 @pytest.mark.parametrize("reason", ["dispatch", "host_to_device", "other"])
 def test_all_that_a_call_costs_the_host_counts(reason):
     """Placing the batch, calling, and the loop around it are what fused steps save."""

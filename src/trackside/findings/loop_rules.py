@@ -90,7 +90,7 @@ def _idle_between_calls(facts: RunFacts, time: JudgedTime) -> Finding | None:
     ledger, idle = time.ledger, time.idle_share(*_STARTING)
     if idle is None or ledger.device_busy_s is None or idle < MIN_IDLE_FOR_DISPATCH:
         return None
-    if not _is_seen_idle(facts, time):
+    if not _is_seen_idle(facts, time, idle):
         return None
     busy_per_step_s, idle_per_step_s = (
         ledger.device_busy_s / ledger.num_steps,
@@ -113,10 +113,19 @@ def _idle_between_calls(facts: RunFacts, time: JudgedTime) -> Finding | None:
     )
 
 
-def _is_seen_idle(facts: RunFacts, time: JudgedTime) -> bool:
-    """Whether the device idled. A CPU may compute within the call itself, which looks like idling until its end."""
-    interval = time.ledger.idle_share_interval
-    return facts.platform not in (None, "cpu") or interval is None or interval[0] >= MIN_IDLE_FOR_DISPATCH / 2
+def _is_seen_idle(facts: RunFacts, time: JudgedTime, idle: float) -> bool:
+    """Whether the device idled between calls. A CPU may compute within the call, which looks like idling until its end.
+
+    Args:
+        facts: What is known of the run.
+        time: Its time.
+        idle: The share of the observed time in which it seems to have idled between calls.
+    """
+    ledger, interval = time.ledger, time.ledger.idle_share_interval
+    if facts.platform not in (None, "cpu") or interval is None:
+        return True
+    for_other_reasons = (ledger.device_idle_s or 0.0) / time.observed_s - idle
+    return interval[0] - for_other_reasons >= MIN_IDLE_FOR_DISPATCH / 2
 
 
 def _tiny_steps(facts: RunFacts, time: JudgedTime) -> Finding | None:
