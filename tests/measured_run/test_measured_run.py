@@ -423,7 +423,7 @@ def test_resumed_runs_have_legs(tmp_path: Path) -> None:
 
 
 def test_a_resume_without_a_step_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who forgets the step is told that the run begins again; a first leg is no resume."""
+    """If the step is left out, the run says that it begins again; on a first leg there is nothing to say."""
     for _ in range(2):
         assert "resume=True without start_step" not in caplog.text
         with trackside.run(tmp_path / "run", resume=True) as run:
@@ -574,7 +574,7 @@ def test_configs_may_be_what_people_have(tmp_path: Path) -> None:
 
 
 def test_a_function_that_is_only_traced_is_said_to_be(caplog: pytest.LogCaptureFixture) -> None:
-    """Who jits what `run.step` gave is told to wrap the jitted function instead."""
+    """A warning says to wrap the jitted function, if the wrapped function was jitted instead."""
     with open_run_of() as run:
         jax.jit(run.step(lambda x: x + 1))(1.0)
         run.step(lambda x: x)

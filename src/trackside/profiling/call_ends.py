@@ -153,7 +153,7 @@ class CallEnds:
                 self._is_last_seen = False
                 if call.was_idle or call.is_disturbed:
                     self._last_seen_s, self._num_unseen = _NEVER, 0
-                elif self._last_seen_s < _NEVER:  # the steps since then count, while the device goes on without a break
+                elif self._last_seen_s < _NEVER:  # its steps count, as long as the device does not pause
                     self._num_unseen += num_steps
             call.completed_s = ended_s
             # Where nobody saw two ends, they may seem close: calls that take long are far apart all the same.
