@@ -19,6 +19,13 @@ from trackside.trainer.logged_evaluation import evaluate_loader
 
 NUM_BATCHES = 11
 SIZES = (2, 4, 32, "auto")
+ONE_BY_ONE = [
+    pytest.param({"model_class": Conv}, id="convolutions"),
+    pytest.param({"parallel": ParallelConfig(data_axis_size=2)}, id="several devices"),
+    pytest.param({"debug": True}, id="debug"),
+    pytest.param({"steps_per_call": 1}, id="single steps"),
+]
+"""Where calls are not fused."""
 
 
 def evaluate(loader: Any, steps_per_call: Any, num_times: int = 1, **config: Any) -> tuple[bytes, Any]:
@@ -87,15 +94,7 @@ def test_loaders(name: str, num_ahead: int) -> None:
     wait_until(lambda: not readers())
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param({"model_class": Conv}, id="convolutions"),
-        pytest.param({"parallel": ParallelConfig(data_axis_size=2)}, id="several devices"),
-        pytest.param({"debug": True}, id="debug"),
-        pytest.param({"steps_per_call": 1}, id="single steps"),
-    ],
-)
+@pytest.mark.parametrize("config", ONE_BY_ONE)
 def test_where_batches_are_evaluated_one_by_one(config: dict[str, Any]) -> None:
     """By the rule for training steps: where a loop could change bits, or was not asked for."""
     _, trainer = evaluate(make_loader(2), **{"steps_per_call": 4, **config})

@@ -7,8 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from tests.trainer.test_fused_evaluation import LOADERS, NUM_BATCHES, SIZES
-from tests.trainer.test_fused_steps import Conv, Mixed, MixedTrainer
+from tests.trainer.test_fused_evaluation import LOADERS, NUM_BATCHES, ONE_BY_ONE, SIZES
+from tests.trainer.test_fused_steps import Mixed, MixedTrainer
 from tests.trainer.tiny import make_batch, make_loader, make_trainer, rows_of
 from trackside.errors import DataError
 from trackside.logger import LoggerConfig
@@ -20,7 +20,7 @@ def is_fused(trainer: Any) -> bool:
     return any(one is not None for one in trainer.evaluator._fused_predictions.values())
 
 
-@pytest.mark.usefixtures("default_compiler")  # bits depend on what XLA optimizes, so this compiles as users do
+@pytest.mark.usefixtures("optimized")  # bits depend on what XLA optimizes, so this compiles as users do
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("model", [{}, {"trainer_class": MixedTrainer, "model_class": Mixed}], ids=["linear", "mixed"])
 def test_every_size_gives_the_same(size: Any, model: dict[str, Any]) -> None:
@@ -75,15 +75,7 @@ def test_whatever_is_predicted(name: str) -> None:
         np.testing.assert_array_equal(ours, others)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param({"model_class": Conv}, id="convolutions"),
-        pytest.param({"parallel": ParallelConfig(data_axis_size=2)}, id="several devices"),
-        pytest.param({"debug": True}, id="debug"),
-        pytest.param({"steps_per_call": 1}, id="single steps"),
-    ],
-)
+@pytest.mark.parametrize("config", ONE_BY_ONE)
 def test_where_it_is_done_one_by_one(config: dict[str, Any]) -> None:
     """By the rule for evaluation."""
     trainer = make_trainer(**config)
