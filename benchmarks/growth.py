@@ -18,6 +18,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from benchmarks.fresh_process import measure
 from benchmarks.interleaved import race
@@ -68,9 +69,10 @@ class Scales(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-        for index in range(self.config.num_arrays):
-            x = x * self.param(f"scale_{index}", nn.initializers.ones_init(), (1,))
-        return x.mean(axis=-1, keepdims=True)
+        scales = [
+            self.param(f"scale_{index}", nn.initializers.ones_init(), (1,)) for index in range(self.config.num_arrays)
+        ]
+        return x.mean(axis=-1, keepdims=True) * jnp.concatenate(scales).mean()
 
 
 class EmptyCallback(Callback):
@@ -173,9 +175,9 @@ def measure_all(num_rounds: int, max_steps: int, max_arrays: int) -> dict[str, C
         "parameter arrays": grow(
             "parameter arrays",
             [n for n in PARAMETER_ARRAYS if n <= max_arrays],
-            lambda n: cost_us(Shape(num_arrays=n), max(20, 20_000 // n), num_rounds),
+            lambda n: cost_us(Shape(num_arrays=n), max(200, 20_000 // n), num_rounds),
         ),
-        "metrics": grow("metrics", METRICS, lambda n: cost_us(Shape(num_metrics=n), max(100, 2_000 // n), num_rounds)),
+        "metrics": grow("metrics", METRICS, lambda n: cost_us(Shape(num_metrics=n), max(200, 2_000 // n), num_rounds)),
         "callbacks": grow("callbacks", CALLBACKS, lambda n: cost_us(Shape(num_callbacks=n), 1_000, num_rounds)),
         "devices": grow("devices", DEVICES, lambda n: measure(DEVICES_CODE, str(n), "500", str(num_rounds))),
         "steps": grow("steps", [n for n in STEPS if n <= max_steps], lambda n: measure(MEMORY_CODE, str(n))),
