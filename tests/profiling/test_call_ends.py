@@ -1,10 +1,11 @@
 """When calls completed: what was seen, and what follows of the rest."""
 
+import math
 import random
 
 import pytest
 
-from tests.profiling.played_device import BlindWatch, ExactWatch
+from tests.profiling.played_device import BlindWatch, ExactWatch, PlayedReport
 from tests.profiling.played_loop import PlayedLoop
 from trackside.clock import ManualClock
 from trackside.profiling import call_ends
@@ -171,4 +172,47 @@ def test_a_long_stretch_among_short_calls_may_be_the_devices(part: str, is_of_de
     ends.conclude([*calls, slow, following], ())
     assert slow.completed_s == pytest.approx(0.042 if is_of_device else 0.0021)
     assert slow.uncertainty_s == pytest.approx(0.040, rel=0.01)
+    ends.close()
+
+
+def test_a_call_is_over_when_a_later_one_is_seen_to_be() -> None:
+    """Calls complete in their order, so nobody has to have seen the first: that it was found late says less."""
+    ends = call_ends.CallEnds(max_inflight=4096, clock=ManualClock(), watch=BlindWatch(ManualClock()))
+    first, second = queued_call(0.0), queued_call(0.01, seen_s=0.03)
+    ends.conclude([first, second, queued_call(0.02)], ())
+    assert (first.completed_s, second.completed_s) == (0.03, 0.03)
+    ends.close()
+
+
+@pytest.mark.parametrize(("usual_gap_s", "num_watched"), [(1e-5, 1), (2e-3, 10)])
+def test_a_pause_is_no_reason_to_watch_short_calls(usual_gap_s: float, num_watched: int) -> None:
+    """Calls are all watched if they are far apart, and not because one of them came after a pause."""
+    watched, clock = [], ManualClock()
+    watch = BlindWatch(clock)
+    watch.watch = watched.append
+    ends = call_ends.CallEnds(clock=clock, watch=watch)
+    times_s = [*(index * usual_gap_s for index in range(255)), 1.0]
+    ends.conclude([queued_call(time_s, time_s) for time_s in times_s], ())
+    for index in range(10):
+        call = queued_call(1.0 + index * usual_gap_s)
+        call.report = PlayedReport(clock, done_s=math.inf)
+        if call.dispatched_s > ends.next_watch_s:
+            ends.watch(call)
+    assert len(watched) == num_watched
+    ends.close()
+
+
+@pytest.mark.parametrize(("noticed_s", "is_known"), [(0.004, True), (0.012, False)])
+def test_calls_that_are_only_noticed_are_known_to_take_no_longer(noticed_s: float, is_known: bool) -> None:
+    """Next to code that never pauses, calls are seen late. That they were over long before the next is known then."""
+    ends = call_ends.CallEnds(clock=ManualClock(), watch=BlindWatch(ManualClock()))
+    calls = [queued_call(index * 0.010) for index in range(9)]
+    for call in calls:
+        call.was_idle, call.found_s = True, call.dispatched_s + noticed_s
+    ends.conclude(calls, ())
+    assert ends.is_known == is_known
+    if is_known:
+        for call in calls[4:-1]:
+            assert call.completed_s - call.uncertainty_s <= call.dispatched_s + 1e-9
+            assert call.completed_s + call.uncertainty_s == pytest.approx(call.dispatched_s + noticed_s)
     ends.close()

@@ -38,8 +38,8 @@ def ledger(clock: ManualClock) -> Ledger:
 
 
 def make_call(started_s: float, batch_s: float, placed_s: float, ready_s: float, dispatched_s: float) -> CallRecord:
-    """A call of one step with eight examples."""
-    return CallRecord(1, 1, 8, 1, started_s, batch_s, placed_s, ready_s, dispatched_s, False, False, None, None)
+    """A call of one step with eight examples, which had to wait for room."""
+    return CallRecord(1, 1, 8, 1, started_s, batch_s, placed_s, ready_s, dispatched_s, False, True, None, None)
 
 
 def spent(ledger: Ledger) -> dict[str, float]:
@@ -82,6 +82,15 @@ def test_delay_in_a_call_appears_in_its_part(ledger: Ledger, clock: ManualClock,
     expected = {name: 0.01 + (10 * delay_s if index == part else 0.0) for index, name in enumerate(names)}
     assert spent(ledger) == pytest.approx(expected)
     assert ledger.num_steps == 10
+
+
+def test_time_before_a_call_that_had_room_is_no_wait(ledger: Ledger, clock: ManualClock) -> None:
+    """Between its batch and its call, a loop that is not ours does something of its own."""
+    call = make_call(0, 1, 1, 4, 5)
+    call.was_blocked = False
+    clock.advance(5)
+    ledger.add_calls([call])
+    assert spent(ledger) == {DATA_WAIT: 1, OTHER: 3, DISPATCH: 1}
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.010, 0.030])

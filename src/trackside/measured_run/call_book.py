@@ -24,9 +24,9 @@ from trackside.measured_run.own_measurements import OwnMeasurements, StepFunctio
 from trackside.measured_run.own_waits import MIN_WAIT_S, waited_for
 from trackside.measured_run.step_meter import StepMeter
 from trackside.profiling.array_state import is_ready
-from trackside.profiling.call_record import CallRecord
+from trackside.profiling.call_record import CallRecord, OwnCall
 from trackside.profiling.compiles import compile_counter
-from trackside.profiling.ledger_totals import DEVICE_WAIT, DISPATCH, OTHER
+from trackside.profiling.ledger_totals import DEVICE_WAIT, OTHER
 from trackside.profiling.sentinel import RecompileSentinel, carry_over_methods
 from trackside.profiling.signature import jitted_name
 from trackside.profiling.timers.device_outputs import TracedOutputError
@@ -41,6 +41,8 @@ MAX_INFLIGHT_CALLS = 4096
 """A device that is further behind is no longer followed."""
 LOOK_EVERY_S = 0.1
 """How often rows that are due are written, and progress is shown."""
+LOOK_SHARE = 0.003
+"""That does not take a larger share of the time, whatever the logger's tools do with rows."""
 
 
 class CallBook:
@@ -138,10 +140,11 @@ class CallBook:
             if host.watched is not None:
                 host.note_computing()
             started_s = now()
-            num_events, spans = counter.num_events, host.spans
-            if host.part != OTHER or not spans:  # else the ledger knows: what is left before a call is "other"
-                spans.append((host.part, started_s))
-            host.spans, host.before, host.call_s = [], spans, started_s
+            num_events = counter.num_events
+            if host.waits_s is None or host.batch_s < host.waits_s:
+                host.begin_call(started_s)
+            else:
+                host.before, host.call_s = [], started_s
             try:
                 was_idle = not window or (not (last := window[-1].report).is_deleted() and last.is_ready())
             except Exception:  # gone: it was donated to a later call
@@ -161,7 +164,7 @@ class CallBook:
                     report = find(result, (args, kwargs))
             except BaseException as error:
                 self._is_busy = False
-                host.spans, host.before = [*host.before, (DISPATCH, now())], None
+                host.end_call(now())
                 if type(error) is TracedOutputError:  # part of another function, which JAX is tracing
                     made.was_traced = True
                     return result  # pyright: ignore[reportPossiblyUnboundVariable]
@@ -169,14 +172,17 @@ class CallBook:
             num_samples, num_steps = host.num_samples, steps_per_call
             if num_steps > 1 and num_steps == host.stack[0]:
                 num_steps, num_samples = made.count_stacked(num_samples, host.stack[1], result)
-            record = CallRecord(
+            call_s, waits_s, batch_s = host.call_s, host.waits_s, host.batch_s
+            if waits_s is None:
+                waits_s = batch_s = call_s  # later than its start if something was compiled, which is accounted for
+            record = OwnCall(
                 self.step + 1,
                 num_steps,
                 num_samples,
                 self.epoch,
-                call_s := host.call_s,  # later than its start if something was compiled, which is accounted for
-                call_s,
-                call_s,
+                waits_s,
+                batch_s,
+                batch_s,
                 call_s,
                 dispatched_s,
                 was_idle,
@@ -184,7 +190,9 @@ class CallBook:
                 report,
                 None,
             )
-            record.before, host.before = host.before, None
+            if host.before:
+                record.before = host.before
+            host.before = host.waits_s = None
             host.num_samples = 0
             self.last = record
             self.step = step = self.step + num_steps
@@ -271,7 +279,7 @@ class CallBook:
             raise
         if is_own:
             record.is_disturbed = True
-            self._measurements.exclude_span(started_s, record.started_s)  # until what was compiled began to run
+            self._measurements.exclude_span(started_s, record.ready_s)  # until what was compiled began to run
 
     def _explain(
         self, made: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any], num_events: int, step: int
@@ -353,15 +361,20 @@ class CallBook:
         try:
             if self.step >= self._next_boundary:
                 self._at_boundary()
-            self.retire()
-            self._sentinel.flush(self.step)
-            self._meter.log_if_due(self.step)
-            self._look_up()
-            self._next_look_s = self._clock.now() + LOOK_EVERY_S
+            self._look()
         finally:
             self._measurements.call = None  # it must not keep arrays alive
             self._is_busy = False
             self._host.settle()
+
+    def _look(self) -> None:
+        began_s = self._clock.now()
+        self.retire()
+        self._sentinel.flush(self.step)
+        self._meter.log_if_due(self.step)
+        self._look_up()
+        ended_s = self._clock.now()
+        self._next_look_s = ended_s + max(LOOK_EVERY_S, (ended_s - began_s) / LOOK_SHARE)
 
     def _at_boundary(self) -> None:
         acting = self._callbacks.decide(self.step)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from trackside.clock import Clock
 from trackside.profiling.call_record import CallRecord, Span
 from trackside.profiling.ledger import Ledger
-from trackside.profiling.ledger_totals import COMPILE, DISPATCH, OTHER, SETUP
+from trackside.profiling.ledger_totals import COMPILE, DATA_WAIT, DISPATCH, OTHER, SETUP
 from trackside.profiling.wake_up import Waiter
 
 MAX_SPANS = 256
@@ -29,6 +29,9 @@ class HostTime:
     Attributes:
         part: The part that it is in now.
         spans: Those it was in since the last call, each with the time of its end.
+        waits_s: Since when it waits for a batch, or has waited for the last one, if nothing else came since the last
+            call; None if something did, or no batch.
+        batch_s: When it had that batch. If it does not have it yet, a time before `waits_s`.
         depth: How many parts that the user named it is in.
         mode: What is logged there counts as: `train`, or `val` and `test` in parts of these names and those inside.
         num_samples: Examples that were read since the last call.
@@ -42,6 +45,8 @@ class HostTime:
     def __init__(self, ledger: Ledger, clock: Clock, thread_time: Callable[[], float] = time.thread_time):
         self.part = SETUP
         self.spans: list[Span] = []
+        self.waits_s: float | None = None
+        self.batch_s = 0.0
         self.depth = 0
         self.mode = "train"
         self.num_samples = 0
@@ -70,12 +75,33 @@ class HostTime:
         if self.watched is not None:
             self.note_computing()
         before, self.part, spans = self.part, part, self.spans
-        spans.append((before, self._now()))
-        if len(spans) > MAX_SPANS and self.before is None:
+        self.end_span(before, self._now())
+        if len(spans) > MAX_SPANS:
             self._ledger.account()
             self._ledger.add_spans(spans)
             self.spans = []
         return before
+
+    def end_span(self, part: str, until_s: float) -> None:
+        """Write down that it was in a part until now. Inside of a call, nothing is: its time is the call's.
+
+        Args:
+            part: The part.
+            until_s: What the clock shows.
+        """
+        if self.before is None:
+            if self.waits_s is not None:
+                self.write_down_wait()
+            self.spans.append((part, until_s))
+
+    def write_down_wait(self) -> None:
+        """Write down when it waited for a batch, which was not all that came before the next call."""
+        assert self.waits_s is not None
+        spans = self.spans if self.before is None else self.before
+        spans.append((OTHER, self.waits_s))
+        if self.batch_s >= self.waits_s:
+            spans.append((DATA_WAIT, self.batch_s))
+        self.waits_s = None
 
     def watch_computing(self, call: CallRecord) -> None:
         """From now on, until something else is known of it, see how long the thread computes and how long it waits.
@@ -101,6 +127,21 @@ class HostTime:
         self.watched, self.depth = None, 1
         self._waiter.close()
 
+    def begin_call(self, now_s: float) -> None:
+        """A call begins, with something before it that is not a batch alone."""
+        if self.waits_s is not None:
+            self.write_down_wait()
+        if self.part != OTHER or not self.spans:  # else the ledger knows: what is left before a call is "other"
+            self.spans.append((self.part, now_s))
+        self.spans, self.before, self.call_s = [], self.spans, now_s
+
+    def end_call(self, now_s: float) -> None:
+        """A call has failed: it is part of what comes before the next one."""
+        assert self.before is not None
+        if self.waits_s is not None:
+            self.write_down_wait()
+        self.spans, self.before = [*self.before, (DISPATCH, now_s)], None
+
     def end_set_up(self) -> None:
         """The loop begins: what comes between its calls is no longer set-up."""
         if self.part == SETUP:
@@ -110,6 +151,8 @@ class HostTime:
         """Account for everything up to now."""
         self._ledger.account()
         now_s = self._now()
+        if self.waits_s is not None:
+            self.write_down_wait()
         if self.before is None:
             self.spans.append((self.part, now_s))
             self._ledger.add_spans(self.spans)
@@ -117,6 +160,7 @@ class HostTime:
         else:
             self._ledger.add_spans([*self.before, (DISPATCH, now_s)])
             self.before, self.call_s = [], now_s
+        self._ledger.take_longest()  # what it saw itself says little of what comes before the next call
 
     def begin_compiling(self) -> None:
         """Something begins to be traced or compiled, whatever for."""

@@ -32,7 +32,7 @@ LOGGER = logging.getLogger(__name__)
 MAX_ROWS = 4096
 """Rows that are kept at most. A device is rarely more than some dozens of steps behind."""
 WRITE_AT = 256
-WRITE_EVERY_S = 0.02
+WRITE_EVERY_S = 0.1
 """Rows are written a few at a time, which costs less than one by one."""
 MODES = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """What a name may begin with, as in `val/loss`, and what its rows are logged under."""

@@ -15,7 +15,7 @@ from trackside.clock import Clock
 from trackside.errors import DataError
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.tree_getter import build_getter
-from trackside.profiling.ledger_totals import DATA_WAIT
+from trackside.profiling.ledger_totals import DATA_WAIT, OTHER
 
 _OWN = ("_loader", "_passes")
 
@@ -129,15 +129,22 @@ class MeasuredIterator:
                 owner._passes.begin_pass(owner, owner._loader)
             if host.watched is not None:
                 host.note_computing()
-            host.spans.append((host.part, now()))
+            # Most often, a batch is all that comes between two calls: two times say it, without spans.
+            if host.spans or host.part != OTHER or host.waits_s is not None or host.before is not None:
+                host.end_span(host.part, now())
+            else:
+                host.waits_s = now()
             try:
                 batch = next(iterator)
             except BaseException as error:
-                host.spans.append((DATA_WAIT, now()))
+                host.end_span(DATA_WAIT, now())
                 if isinstance(error, StopIteration):
                     owner._passes.end_pass(owner)
                 raise
-            host.spans.append((DATA_WAIT, now()))
+            if host.waits_s is None or host.before is not None:
+                host.end_span(DATA_WAIT, now())
+            else:
+                host.batch_s = now()
             try:
                 host.num_samples += length_of(first_of(batch))
             except Exception:  # the first batch, or one of another form

@@ -274,9 +274,9 @@ class MeasuredRun:
         if host.watched is not None:
             host.note_computing()
         now_s = self._clock.now()
-        host.spans.append((part, now_s))
+        host.end_span(part, now_s)
         self._values.add(given, at, book.epoch, host.mode, book.last, now_s, every)
-        host.spans.append((LOGGING, self._clock.now()))
+        host.end_span(LOGGING, self._clock.now())
 
     def _log_elsewhere(self, values: dict[str, Any], step: int) -> None:
         """Log from another thread, whose time nobody keeps account of; or after the end, which is too late."""

@@ -8,7 +8,6 @@ and moves on at the moment of the completion.
 import math
 
 from trackside.profiling.call_record import CallRecord
-from trackside.profiling.ledger_totals import OTHER
 
 MIN_WAIT_S = 2e-4
 MOVES_ON_WITHIN = 0.1
@@ -26,12 +25,12 @@ def waited_for(call: CallRecord, following: CallRecord) -> float:
         call: A call that has completed.
         following: The call after it.
     """
-    if not following.before or call.is_disturbed:
+    until_s = following.own_code_until_s
+    if until_s is None or call.is_disturbed:
         return 0.0
-    part, until_s = following.before[0]
     in_flight_s, since_s = call.completed_s - call.dispatched_s, until_s - call.completed_s
     is_computing_known = not math.isnan(call.host_cpu_s)
-    if part != OTHER or in_flight_s < MIN_WAIT_S or (call.seen_s == math.inf and not is_computing_known):
+    if in_flight_s < MIN_WAIT_S or (call.seen_s == math.inf and not is_computing_known):
         return 0.0
     unsure_s = 0.0 if call.seen_s < math.inf else call.uncertainty_s
     moves_on = -unsure_s <= since_s <= max(MOVES_ON_WITHIN * in_flight_s, MIN_WAIT_S) + unsure_s

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.profiling.array_state import is_ready
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.completion_watch import CompletionWatch
-from trackside.profiling.ledger_totals import OTHER
 from trackside.profiling.wake_up import Waiter
 
 WATCH_ALL_FROM_S = 1e-3
@@ -54,6 +53,7 @@ class CallEnds:
         self._watch = CompletionWatch(clock) if watch is None else watch
         self._waiter = Waiter(clock)
         self._durations: deque[float] = deque(maxlen=_MAX_DURATIONS)
+        self._bounds: deque[float] = deque(maxlen=_MAX_DURATIONS)
         self._num_durations = 0
         self._typical_s: float | None = None
         self._spread_s = _NEVER
@@ -117,7 +117,7 @@ class CallEnds:
             self._spread_s,
             self._is_done_in_call,
         )
-        looks_ahead, is_long = self.max_inflight > 1, self._is_long
+        looks_ahead, latest, apart_s, is_any_long = self.max_inflight > 1, None, 0.0, self._takes_long
         for at, call in enumerate(calls, start=1):
             # The device begins when the call returns. Where it is done by then, it may have begun at once.
             begin_s = call.began_s = call.ready_s if is_done_in_call else call.dispatched_s
@@ -137,11 +137,16 @@ class CallEnds:
                     if following.ready_s < latest_s:
                         latest_s = following.ready_s
                 elif following is not None:
-                    latest_s = self._latest_of(calls, at, later, latest_s)
+                    if latest is None:
+                        latest = self._latest_of(calls, later)
+                    latest_s = latest[at - 1]
                     if looks_ahead and not following.was_blocked and following.ready_s > earliest_s:
                         earliest_s = following.ready_s  # looked at then, and not complete
                 if latest_s < earliest_s:
                     latest_s = earliest_s
+                if call.was_idle and following is not None and not self._durations:
+                    self._learn_bound(call, begin_s, following.ready_s)
+                    typical_s, spread_s = self._typical_s, self._spread_s
                 ended_s = latest_s if typical_s is None else begin_s + typical_s * num_steps
                 ended_s = earliest_s if ended_s < earliest_s else latest_s if ended_s > latest_s else ended_s
                 unsure_s, spread_of_call_s = latest_s - earliest_s, spread_s * num_steps
@@ -157,11 +162,14 @@ class CallEnds:
                     self._num_unseen += num_steps
             call.completed_s = ended_s
             # Where nobody saw two ends, they may seem close: calls that take long are far apart all the same.
-            is_long = ended_s - last_s >= WATCH_ALL_FROM_S or self._takes_long
-            if is_long:
-                self.next_watch_s = 0.0
-            last_s = ended_s
-        self._last_s, self._is_long = last_s, is_long
+            gap_s, last_s = ended_s - last_s, ended_s
+            is_any_long = is_any_long or gap_s >= WATCH_ALL_FROM_S
+            apart_s += gap_s if gap_s < SAMPLE_EVERY_S else SAMPLE_EVERY_S  # a pause is no reason to watch many calls
+        self._last_s = last_s
+        if calls:
+            self._is_long = self._takes_long or apart_s >= WATCH_ALL_FROM_S * len(calls)
+        if is_any_long:
+            self.next_watch_s = 0.0
 
     def _see(self, call: CallRecord, begin_s: float, seen_s: float) -> float:
         """Learn from a call that somebody saw to complete.
@@ -189,23 +197,39 @@ class CallEnds:
         self._watch.close()
         self._waiter.close()
 
-    def _latest_of(self, calls: Sequence[CallRecord], at: int, later: Sequence[CallRecord], latest_s: float) -> float:
-        """When a call that was under way at the next call has completed at the latest.
+    def _latest_of(self, calls: Sequence[CallRecord], later: Sequence[CallRecord]) -> list[float]:
+        """When calls have completed at the latest, by what is known of them and of those after them.
 
         Args:
-            calls: Calls, the one in question being in front of `at`.
-            at: The place of the next.
+            calls: The calls.
             later: Those after them.
-            latest_s: When it was found complete.
         """
         room = self.max_inflight
-        if room > _MAX_LOOKED_AT:
-            return latest_s
-        for following in islice(chain(islice(calls, at, None), later), room):
-            room -= 1
-            if following.was_idle or not room:  # found complete then, or there was no room before
-                return min(latest_s, following.ready_s)
-        return latest_s
+        known = [*calls, *islice(later, min(room, _MAX_LOOKED_AT))]
+        latest, latest_s = [], _NEVER
+        for at in range(len(known) - 1, -1, -1):
+            call = known[at]
+            latest_s = min(latest_s, call.found_s, call.seen_s, call.awaited_s)
+            if at + room < len(known):  # there was no room before
+                latest_s = min(latest_s, known[at + room].ready_s)
+            latest.append(latest_s)
+            if call.was_idle and call.ready_s < latest_s:  # all before it were found complete then
+                latest_s = call.ready_s
+        latest.reverse()
+        return latest
+
+    def _learn_bound(self, call: CallRecord, begin_s: float, next_s: float) -> None:
+        """Learn how long a call takes at most, where none is seen to complete, as next to code that never pauses.
+
+        Args:
+            call: A call that was found complete.
+            begin_s: When the device began with it at the earliest.
+            next_s: When the next call was made. If the call was found shortly before, that says too little.
+        """
+        if 2 * (call.found_s - begin_s) < next_s - begin_s:
+            self._bounds.append(max(call.found_s - begin_s, 0.0) / (call.num_steps or 1))
+            if len(self._bounds) >= _MIN_DURATIONS:
+                self._typical_s = self._spread_s = statistics.median(self._bounds) / 2
 
     def _add_duration(self, seconds: float) -> None:
         self._durations.append(seconds)
@@ -232,8 +256,7 @@ def _end_in_long_stretch(ended_s: float, earliest_s: float, latest_s: float, fol
         latest_s: When it completed at the latest.
         following: The call after it.
     """
-    if following is not None and following.before:
-        part, until_s = following.before[0]
-        if part == OTHER and until_s - earliest_s > (latest_s - earliest_s) / 2:
-            return min(until_s, latest_s)
+    until_s = None if following is None else following.own_code_until_s
+    if until_s is not None and until_s - earliest_s > (latest_s - earliest_s) / 2:
+        return min(until_s, latest_s)
     return ended_s

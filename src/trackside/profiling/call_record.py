@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from trackside.profiling.ledger_totals import OTHER
+
 Span = tuple[str, float]
 """A part of the ledger, and until when the host was in it."""
 
@@ -66,3 +68,17 @@ class CallRecord(msgspec.Struct, gc=False, eq=False):  # made at every step: a t
     def last_step(self) -> int:
         """Index of its last step."""
         return self.first_step + self.num_steps - 1
+
+    @property
+    def own_code_until_s(self) -> float | None:
+        """Until when the user's code ran after the call before it; None if something else came first."""
+        return self.before[0][1] if self.before and self.before[0][0] == OTHER else None
+
+
+class OwnCall(CallRecord, gc=False, eq=False):
+    """A call of a loop that is not ours. Where nothing comes before it but a batch, `before` is empty."""
+
+    @property
+    def own_code_until_s(self) -> float | None:
+        """Until when the user's code ran after the call before it; None if something else came first."""
+        return CallRecord.own_code_until_s.__get__(self) if self.before else self.started_s

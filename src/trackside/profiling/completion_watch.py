@@ -43,10 +43,11 @@ class CompletionWatch:
         waiter = Waiter(self._clock)
         while (call := self._calls.get()) is not None:
             with contextlib.suppress(Exception):  # a call that failed is reported where it was made
-                if not is_ready(call.report):  # else the thread is too late to see anything
+                ready_s, is_exact = self._clock.now(), False
+                if not is_ready(call.report):  # else the thread is too late to see it
                     ready_s, is_exact = waiter.wait_for(call.report)
-                    if is_exact:
-                        call.seen_s = ready_s
-                    elif ready_s < call.found_s:
-                        call.found_s = ready_s
+                if is_exact:
+                    call.seen_s = ready_s
+                elif ready_s < call.found_s:
+                    call.found_s = ready_s
         waiter.close()

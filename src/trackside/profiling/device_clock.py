@@ -151,13 +151,15 @@ class DeviceClock:
 
     def _add_phases(self, since_s: float, call: CallRecord, between: str) -> None:
         """What the host did from some moment until it made a call."""
-        phases = (
-            (between, call.started_s),
-            (DATA_WAIT, call.batch_s),
-            (HOST_TO_DEVICE, call.placed_s),
-            (OTHER, call.ready_s),
-        )
-        for reason, until_s in phases:
-            if until_s > since_s:
-                self.idle_by_reason[reason] += until_s - since_s
-                since_s = until_s
+        reasons, started_s, batch_s, placed_s = self.idle_by_reason, call.started_s, call.batch_s, call.placed_s
+        if started_s > since_s:
+            reasons[between] += started_s - since_s
+            since_s = started_s
+        if batch_s > since_s:
+            reasons[DATA_WAIT] += batch_s - since_s
+            since_s = batch_s
+        if placed_s > since_s:
+            reasons[HOST_TO_DEVICE] += placed_s - since_s
+            since_s = placed_s
+        if call.ready_s > since_s:
+            reasons[OTHER] += call.ready_s - since_s

@@ -148,7 +148,7 @@ class Ledger:
             if elapsed_s > self._longest_s and before not in (OTHER, DEVICE_WAIT, VALIDATION):
                 self._longest, self._longest_s = before, elapsed_s
             if elapsed_s > NOTED_STRETCH_S:
-                self._stretches[before] = max(self._stretches.get(before, 0.0), elapsed_s)
+                self._note_stretch(before, elapsed_s)
         return before
 
     @contextmanager
@@ -195,10 +195,16 @@ class Ledger:
                 since_s = until_s
             started_s, ready_s, dispatched_s = call.started_s, call.ready_s, call.dispatched_s
             other_s += started_s - since_s
-            if started_s != ready_s:  # a loop that is not ours has these in what came before
-                data_wait_s += call.batch_s - started_s
-                host_to_device_s += call.placed_s - call.batch_s
-                device_wait_s += ready_s - call.placed_s
+            if started_s - since_s > NOTED_STRETCH_S:
+                self._note_stretch(OTHER, started_s - since_s)
+            if started_s != ready_s:  # a loop that is not ours may have these in what came before
+                batch_s, placed_s = call.batch_s, call.placed_s
+                data_wait_s += batch_s - started_s
+                host_to_device_s += placed_s - batch_s
+                if call.was_blocked:
+                    device_wait_s += ready_s - placed_s
+                else:
+                    other_s += ready_s - placed_s
             dispatch_s += dispatched_s - ready_s
             since_s = dispatched_s
             num_steps += call.num_steps
@@ -232,9 +238,12 @@ class Ledger:
             except KeyError:  # one that the user named, for the first time
                 seconds[part] = elapsed_s
             if elapsed_s > long_s and part != DATA_WAIT:
-                self._stretches[part] = max(self._stretches.get(part, 0.0), elapsed_s)
+                self._note_stretch(part, elapsed_s)
             since_s = until_s
         return since_s
+
+    def _note_stretch(self, part: str, elapsed_s: float) -> None:
+        self._stretches[part] = max(self._stretches.get(part, 0.0), elapsed_s)
 
     def _leave_out_compiles(self, calls: Sequence[CallRecord]) -> None:
         """Take compiles out of the calls that they were part of.
@@ -288,7 +297,7 @@ def _part_at(call: CallRecord, end_s: float) -> str:
     ends = (
         (DATA_WAIT, call.batch_s),
         (HOST_TO_DEVICE, call.placed_s),
-        (DEVICE_WAIT, call.ready_s),
+        (DEVICE_WAIT if call.was_blocked else OTHER, call.ready_s),
     )
     return next((part for part, part_end_s in ends if end_s <= part_end_s), DISPATCH)
 

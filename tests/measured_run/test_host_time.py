@@ -1,0 +1,184 @@
+"""What the host does between two calls: each stretch is in its part, in whatever order a loop does things."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from tests.measured_run.own_loops import make_loader, open_run_of, weights
+from trackside.clock import ManualClock
+from trackside.measured_run import MeasuredRun
+
+NUM_STEPS = 4
+CALL_S = 0.01
+OWN_S = 0.5
+
+
+class Loop:
+    """A run, a step that takes `CALL_S`, and its clock."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(start=1.0)
+        self.run: MeasuredRun = open_run_of(clock=self.clock)
+        self.step = self.run.step(self._slow_step)
+
+    def _slow_step(self, state: Any, batch: Any) -> Any:
+        self.clock.advance(CALL_S)
+        return state, jnp.sum(state)
+
+    def spend(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def batches(self, seconds: float = 0.002) -> Iterator[Any]:
+        for batch in make_loader(NUM_STEPS):
+            self.spend(seconds)
+            yield batch
+
+
+def own_code_around_the_call(loop: Loop) -> None:
+    for batch in loop.run.batches(loop.batches()):
+        loop.spend(0.1)
+        loop.step(weights(), batch)
+        loop.spend(OWN_S - 0.1)
+
+
+def part_between_batch_and_call(loop: Loop) -> None:
+    for batch in loop.run.batches(loop.batches()):
+        loop.spend(OWN_S)
+        with loop.run.part("augment"):
+            loop.spend(0.03)
+        loop.step(weights(), batch)
+
+
+def part_in_the_loader(loop: Loop) -> None:
+    def decoded() -> Iterator[Any]:
+        for batch in loop.batches(0.0):
+            with loop.run.part("augment"):
+                loop.spend(0.03)
+            loop.spend(0.002)
+            yield batch
+
+    for batch in loop.run.batches(decoded()):
+        loop.step(weights(), batch)
+        loop.spend(OWN_S)
+
+
+def logging_between_batch_and_call(loop: Loop) -> None:
+    for batch in loop.run.batches(loop.batches()):
+        loop.spend(OWN_S)
+        loop.run.log(lr=0.1)
+        loop.step(weights(), batch)
+
+
+def two_batches_for_a_call(loop: Loop) -> None:
+    batches = loop.run.batches(loop.batches(0.001))
+    for batch in loop.run.batches(loop.batches(0.001)):
+        next(batches)
+        loop.spend(OWN_S)
+        loop.step(weights(), batch)
+
+
+def step_that_fails(loop: Loop) -> None:
+    def failing(state: Any, batch: Any) -> Any:
+        loop.spend(CALL_S / 2)
+        if len(tried) % 2:
+            raise ValueError
+        return state, jnp.sum(state)
+
+    tried, step = [], loop.run.step(failing)
+    for batch in loop.run.batches(loop.batches()):
+        for _ in range(2):
+            tried.append(batch)
+            with contextlib.suppress(ValueError):
+                step(weights(), batch)
+        loop.spend(OWN_S)
+
+
+def loader_that_fails(loop: Loop) -> None:
+    class Flaky:
+        num_tried = 0
+
+        def __iter__(self) -> "Flaky":
+            return self
+
+        def __next__(self) -> Any:
+            self.num_tried += 1
+            loop.spend(0.001)
+            if self.num_tried > 2 * NUM_STEPS:
+                raise StopIteration
+            if self.num_tried % 2:
+                raise OSError
+            return make_loader()[0]
+
+    batches = iter(loop.run.batches(Flaky()))
+    for _ in range(NUM_STEPS):
+        with contextlib.suppress(OSError):
+            next(batches)
+        loop.step(weights(), next(batches))
+        loop.spend(OWN_S)
+
+
+def part_of_a_step_in_the_loader(loop: Loop) -> None:
+    encode = loop.run.step(loop._slow_step, steps_per_call=0, name="encode")
+
+    def encoded() -> Iterator[Any]:
+        for batch in loop.batches():
+            encode(weights(), batch)
+            yield batch
+
+    for batch in loop.run.batches(encoded()):
+        loop.step(weights(), batch)
+        loop.spend(OWN_S)
+
+
+def batches_in_the_step(loop: Loop) -> None:
+    def epoch(state: Any, batches: Any) -> Any:
+        for _ in loop.run.batches(batches):
+            loop.spend(CALL_S)
+        return state, jnp.sum(state)
+
+    loop.run.step(epoch, steps_per_call=NUM_STEPS)(weights(), loop.batches())
+    loop.spend(NUM_STEPS * OWN_S)
+
+
+def part_and_log_in_the_step(loop: Loop) -> None:
+    def step(state: Any, batch: Any) -> Any:
+        with loop.run.part("augment"):
+            loop.spend(CALL_S)
+        loop.run.log(lr=0.1)
+        return state, jnp.sum(state)
+
+    measured = loop.run.step(step)
+    for batch in loop.run.batches(loop.batches()):
+        measured(weights(), batch)
+        loop.spend(OWN_S)
+
+
+LOOPS: dict[Callable[[Loop], None], dict[str, float]] = {
+    own_code_around_the_call: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S},
+    part_between_batch_and_call: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S, "augment": 0.03},
+    part_in_the_loader: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S, "augment": 0.03},
+    logging_between_batch_and_call: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S},
+    two_batches_for_a_call: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S},
+    step_that_fails: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S},
+    loader_that_fails: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S},
+    # What a loader does before it calls something of the run is not told from the loop's own code.
+    part_of_a_step_in_the_loader: {"dispatch": 2 * CALL_S, "other": OWN_S + 0.002},
+    batches_in_the_step: {"dispatch": CALL_S + 0.002, "other": OWN_S},
+    part_and_log_in_the_step: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S},
+}
+"""What each loop spends in a step, by part."""
+
+
+@pytest.mark.parametrize("loop_of", LOOPS, ids=lambda loop_of: loop_of.__name__.replace("_", " "))
+def test_each_stretch_is_in_its_part(loop_of: Callable[[Loop], None]) -> None:
+    """On a clock that moves only when it is told to, nothing is lost, and nothing is counted twice."""
+    loop = Loop()
+    began_s = loop.clock.now()
+    with loop.run:
+        loop_of(loop)
+    totals, expected = loop.run.ledger_totals, {name: NUM_STEPS * each_s for name, each_s in LOOPS[loop_of].items()}
+    assert {name: seconds for name, seconds in totals.parts.items() if seconds} == pytest.approx(expected, abs=1e-9)
+    assert totals.wall_s == pytest.approx(loop.clock.now() - began_s)
