@@ -36,15 +36,29 @@ from trackside.trainer import (
     TrainerModule,
 )
 
-PARAMETER_ARRAYS = (10, 100, 1_000, 10_000)
+PARAMETER_ARRAYS = (10, 100, 1_000, 3_000, 10_000)
+USUAL_ARRAYS = 3_000
+"""More are measured only if asked for: XLA compiles a norm over 10,000 arrays on a CPU for more than ten minutes."""
 METRICS = (1, 10, 100, 1_000)
 CALLBACKS = (0, 1, 10, 100)
 DEVICES = (1, 2, 4, 8)
+MIN_STEPS = 2_000
+"""Steps of a round. A call of `train_model` takes some milliseconds before its first step, which these share."""
 STEPS = (1_000, 10_000, 100_000, 1_000_000)
 Curve = dict[int, dict[str, float]]
 """By the value that grows, the figures by name."""
+LABELS = {
+    "bare_us": "the step in a bare loop, us",
+    "added_us": "added by the trainer, us",
+    "grown_mb": "memory that has grown, MB",
+    "bytes_per_step": "event file, bytes per step",
+    "open_s": "open_run, s",
+    "report_s": "report, s",
+}
 EXPLAINED = {
-    "parameter arrays": "us per step: the compiled step in a bare loop, and what the trainer adds to it",
+    "parameter arrays": "the compiled step in a bare loop and what the trainer adds to it, in us per step, with the "
+    f"start of a training shared by up to {MIN_STEPS:,} steps. XLA took more than ten minutes to compile a step with "
+    "10,000 arrays on two cores; `--max-arrays 10000` measures it",
     "metrics": "the same, with so many metrics, logged every 50 steps",
     "callbacks": "the same, with so many callbacks that hear of every step",
     "devices": "the same, with a step that is spread over so many devices of one CPU",
@@ -114,8 +128,11 @@ def cost_us(shape: Shape, num_steps: int, num_rounds: int) -> dict[str, float]:
         call = trainer.engine.train_call(layout)
 
         def bare() -> None:
-            vector = trainer.engine.fresh_vector(layout)
+            vector = before = trainer.engine.fresh_vector(layout)
             for batch in epoch:
+                if jax.device_count() > 1:  # several devices of a CPU block each other if more calls are under way
+                    before.block_until_ready()
+                before = vector
                 progress.carry, vector = call(progress.carry, vector, batch)
             jax.block_until_ready(vector)
 
@@ -135,19 +152,22 @@ logging.disable(logging.WARNING)
 print(json.dumps(cost_us(Shape(), int(sys.argv[2]), int(sys.argv[3]))))
 """
 MEMORY_CODE = """
-import json, logging, pathlib, resource, sys, tempfile
+import gc, json, logging, os, pathlib, sys, tempfile
 logging.disable(logging.WARNING)
 from benchmarks.growth import Shape, build, make_batches
+def used_mb():
+    gc.collect()
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder) / "run"
     trainer = build(Shape(), folder)
     loader = make_batches(8, 8, 50)
     trainer.train_model(loader, num_train_steps=500)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = used_mb()
     trainer.train_model(loader, num_train_steps=500 + int(sys.argv[1]))
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown = used_mb() - before
     written = sum(path.stat().st_size for path in folder.glob("events-*.jsonl"))
-    print(json.dumps({"grown_mb": grown / 1024, "bytes_per_step": written / trainer.global_step}))
+    print(json.dumps({"grown_mb": grown, "bytes_per_step": written / trainer.global_step}))
 """
 
 
@@ -175,11 +195,11 @@ def measure_all(num_rounds: int, max_steps: int, max_arrays: int) -> dict[str, C
         "parameter arrays": grow(
             "parameter arrays",
             [n for n in PARAMETER_ARRAYS if n <= max_arrays],
-            lambda n: cost_us(Shape(num_arrays=n), max(200, 20_000 // n), num_rounds),
+            lambda n: cost_us(Shape(num_arrays=n), max(MIN_STEPS // 4, min(MIN_STEPS, 1_000_000 // n)), num_rounds),
         ),
-        "metrics": grow("metrics", METRICS, lambda n: cost_us(Shape(num_metrics=n), max(200, 2_000 // n), num_rounds)),
-        "callbacks": grow("callbacks", CALLBACKS, lambda n: cost_us(Shape(num_callbacks=n), 1_000, num_rounds)),
-        "devices": grow("devices", DEVICES, lambda n: measure(DEVICES_CODE, str(n), "500", str(num_rounds))),
+        "metrics": grow("metrics", METRICS, lambda n: cost_us(Shape(num_metrics=n), MIN_STEPS, num_rounds)),
+        "callbacks": grow("callbacks", CALLBACKS, lambda n: cost_us(Shape(num_callbacks=n), MIN_STEPS, num_rounds)),
+        "devices": grow("devices", DEVICES, lambda n: measure(DEVICES_CODE, str(n), str(MIN_STEPS), str(num_rounds))),
         "steps": grow("steps", [n for n in STEPS if n <= max_steps], lambda n: measure(MEMORY_CODE, str(n))),
         "rows": grow("rows", [n for n in STEPS if n <= max_steps], reading_s),
     }
@@ -195,12 +215,14 @@ def draw(curves: dict[str, Curve], path: pathlib.Path) -> None:
     figure, grid = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
     for axis, (name, curve) in zip(grid.flat, curves.items(), strict=True):
         for key in next(iter(curve.values())):
-            axis.plot(list(curve), [point[key] for point in curve.values()], marker="o", label=key.replace("_", " "))
+            axis.plot(list(curve), [point[key] for point in curve.values()], marker="o", label=LABELS[key])
         axis.set_xscale("symlog" if 0 in curve else "log")
-        if name in ("parameter arrays", "metrics"):  # what the step takes hides what is added to it
+        axis.set_xticks(list(curve), [f"{value:,}" for value in curve], minor=False)
+        axis.minorticks_off()
+        if name == "parameter arrays":  # what the step takes hides what is added to it
             axis.set_yscale("symlog", linthresh=10)
-        else:
-            axis.set_ylim(bottom=min(0, *(point[key] for point in curve.values() for key in point)))
+        lowest = min(point[key] for point in curve.values() for key in point)
+        axis.set_ylim(bottom=min(0.0, lowest))
         axis.set_title(name)
         axis.legend(frameon=False, fontsize=8)
         axis.grid(alpha=0.3)
@@ -222,7 +244,7 @@ def to_markdown(curves: dict[str, Curve], picture: str) -> str:
             f"| {value:,} | " + " | ".join(f"{point[key]:,.2f}" for key in keys) + " |"
             for value, point in curve.items()
         ]
-        head = f"| {name} | " + " | ".join(key.replace("_", " ") for key in keys) + " |"
+        head = f"| {name} | " + " | ".join(LABELS[key] for key in keys) + " |"
         parts += [
             f"## {name.capitalize()}",
             EXPLAINED[name][0].upper() + EXPLAINED[name][1:] + ".",
@@ -235,7 +257,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--max-steps", type=int, default=STEPS[-1])
-    parser.add_argument("--max-arrays", type=int, default=PARAMETER_ARRAYS[-1], help="10,000 compile for many minutes")
+    parser.add_argument("--max-arrays", type=int, default=USUAL_ARRAYS, help="10,000 compile for many minutes")
     parser.add_argument("--output", type=pathlib.Path, help="the page to write, with a picture beside it")
     chosen = parser.parse_args(arguments or [])
     logging.getLogger("trackside").setLevel(logging.ERROR)
