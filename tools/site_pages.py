@@ -1,7 +1,8 @@
 """Pages of the site that are not in docs/, and links between all of them: a hook of mkdocs, see mkdocs.yml.
 
-The README is the front page. CONTRIBUTING.md, CHANGELOG.md, LICENSE and the examples are pages, too. Links are written
-for the repository, as code hosts show it; on the site they lead to the pages that were made of those files.
+The README is the front page. CONTRIBUTING.md, CHANGELOG.md, LICENSE, the examples and what benchmarks have shown are
+pages, too. Links are written for the repository, as code hosts show it; on the site they lead to the pages that were
+made of those files.
 """
 
 import posixpath
@@ -13,7 +14,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-COPIED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}
+COPIED = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changes.md",
+    "benchmarks/RESULTS.md": "benchmarks/results.md",
+    "benchmarks/GROWTH.md": "benchmarks/growth.md",
+}
 # What else a link may lead to, and the page that shows it.
 SHOWN = [
     (r"docs/(.+)", r"\1"),
@@ -29,6 +36,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages. mkdocs calls this when it has listed docs/."""
     for source, page in COPIED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    for path in sorted((ROOT / "benchmarks").glob("*.png")):
+        files.append(File.generated(config, f"benchmarks/{path.name}", abs_src_path=str(path)))
     for path in sorted((ROOT / "examples").glob("*.py")):
         content = f"# {path.name}\n\n```python\n{path.read_text(encoding='utf-8')}```\n"
         files.append(File.generated(config, f"examples/{path.stem}.md", content=content))
