@@ -42,8 +42,8 @@ USUAL_ARRAYS = 3_000
 METRICS = (1, 10, 100, 1_000)
 CALLBACKS = (0, 1, 10, 100)
 DEVICES = (1, 2, 4, 8)
-MIN_STEPS = 2_000
-"""Steps of a round. A call of `train_model` takes some milliseconds before its first step, which these share."""
+ROUND_STEPS = 2_000
+"""Steps of a round, fewer where they take long. A call of `train_model` takes some milliseconds before its first step, which these share."""
 STEPS = (1_000, 10_000, 100_000, 1_000_000)
 Curve = dict[int, dict[str, float]]
 """By the value that grows, the figures by name."""
@@ -57,7 +57,7 @@ LABELS = {
 }
 EXPLAINED = {
     "parameter arrays": "the compiled step in a bare loop and what the trainer adds to it, in us per step, with the "
-    f"start of a training shared by up to {MIN_STEPS:,} steps. XLA took more than ten minutes to compile a step with "
+    f"start of a training shared by up to {ROUND_STEPS:,} steps. XLA took more than ten minutes to compile a step with "
     "10,000 arrays on two cores; `--max-arrays 10000` measures it",
     "metrics": "the same, with so many metrics, logged every 50 steps",
     "callbacks": "the same, with so many callbacks that hear of every step",
@@ -195,11 +195,11 @@ def measure_all(num_rounds: int, max_steps: int, max_arrays: int) -> dict[str, C
         "parameter arrays": grow(
             "parameter arrays",
             [n for n in PARAMETER_ARRAYS if n <= max_arrays],
-            lambda n: cost_us(Shape(num_arrays=n), max(MIN_STEPS // 4, min(MIN_STEPS, 1_000_000 // n)), num_rounds),
+            lambda n: cost_us(Shape(num_arrays=n), ROUND_STEPS if n < 1_000 else ROUND_STEPS // 4, num_rounds),
         ),
-        "metrics": grow("metrics", METRICS, lambda n: cost_us(Shape(num_metrics=n), MIN_STEPS, num_rounds)),
-        "callbacks": grow("callbacks", CALLBACKS, lambda n: cost_us(Shape(num_callbacks=n), MIN_STEPS, num_rounds)),
-        "devices": grow("devices", DEVICES, lambda n: measure(DEVICES_CODE, str(n), str(MIN_STEPS), str(num_rounds))),
+        "metrics": grow("metrics", METRICS, lambda n: cost_us(Shape(num_metrics=n), ROUND_STEPS, num_rounds)),
+        "callbacks": grow("callbacks", CALLBACKS, lambda n: cost_us(Shape(num_callbacks=n), ROUND_STEPS, num_rounds)),
+        "devices": grow("devices", DEVICES, lambda n: measure(DEVICES_CODE, str(n), str(ROUND_STEPS), str(num_rounds))),
         "steps": grow("steps", [n for n in STEPS if n <= max_steps], lambda n: measure(MEMORY_CODE, str(n))),
         "rows": grow("rows", [n for n in STEPS if n <= max_steps], reading_s),
     }

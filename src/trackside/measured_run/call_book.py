@@ -164,7 +164,7 @@ class CallBook:
                     report = find(result, (args, kwargs))
             except BaseException as error:
                 self._is_busy = False
-                host.end_call(now())
+                host.end_failed_call(now())
                 if type(error) is TracedOutputError:  # part of another function, which JAX is tracing
                     made.was_traced = True
                     return result  # pyright: ignore[reportPossiblyUnboundVariable]

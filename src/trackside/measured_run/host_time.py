@@ -135,7 +135,7 @@ class HostTime:
             self.spans.append((self.part, now_s))
         self.spans, self.before, self.call_s = [], self.spans, now_s
 
-    def end_call(self, now_s: float) -> None:
+    def end_failed_call(self, now_s: float) -> None:
         """A call has failed: it is part of what comes before the next one."""
         assert self.before is not None
         if self.waits_s is not None:

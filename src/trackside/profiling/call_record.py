@@ -81,4 +81,4 @@ class OwnCall(CallRecord, gc=False, eq=False):
     @property
     def own_code_until_s(self) -> float | None:
         """Until when the user's code ran after the call before it; None if something else came first."""
-        return CallRecord.own_code_until_s.__get__(self) if self.before else self.started_s
+        return super().own_code_until_s if self.before else self.started_s
