@@ -43,7 +43,7 @@ METRICS = (1, 10, 100, 1_000)
 CALLBACKS = (0, 1, 10, 100)
 DEVICES = (1, 2, 4, 8)
 ROUND_STEPS = 2_000
-"""Steps of a round, fewer where they take long. A call of `train_model` takes some milliseconds before its first step, which these share."""
+"""Steps of a round, which share the milliseconds that a call of `train_model` takes before its first step."""
 STEPS = (1_000, 10_000, 100_000, 1_000_000)
 Curve = dict[int, dict[str, float]]
 """By the value that grows, the figures by name."""
