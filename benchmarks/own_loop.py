@@ -3,7 +3,7 @@
 The bare loop and the measured one take turns on the same step: `run.batches`, `run.step` and a `run.log` of the loss at
 every step against a plain `for`. What a step costs is the time that the thread computes, which other processes disturb
 least: around a step that returns at once, where caches stay warm, and around a jitted one. Longer steps
-are timed by the clock: they may take longer by the same limit, or by what two bare loops differ by. A delay in each part
+are timed by the clock, and may take longer by the same limit, or by what two bare loops differ by. A delay in each part
 has to appear there, and nowhere else; waits for the device in the loop's own code (`benchmarks.own_waits`) have to be
 told from work.
 """
