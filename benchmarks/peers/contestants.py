@@ -18,6 +18,8 @@ class Contestant:
     build: Callable[[Task, Path], Run]
     """Imports what it needs, builds the training, and gives the function that trains a given number of steps more."""
     is_peer: bool = False
+    by_hand: str = "same work"
+    """The loop without a library around it that trains the same model by the same kernels."""
     is_short: bool = False
     """Whether it takes part in the short form."""
 
@@ -38,6 +40,18 @@ def _trackside(**options: object) -> Callable[[Task, Path], Run]:
         return trainer(task, folder, **options)  # pyright: ignore[reportArgumentType]
 
     return build
+
+
+def _keras_by_hand(task: Task, folder: Path) -> Run:
+    from benchmarks.peers.keras_loop import by_hand
+
+    return by_hand(task)
+
+
+def _torch_by_hand(task: Task, folder: Path) -> Run:
+    from benchmarks.peers.lightning_loop import by_hand
+
+    return by_hand(task)
 
 
 def _keras(has_bar: bool) -> Callable[[Task, Path], Run]:
@@ -70,9 +84,11 @@ CONTESTANTS = {
         Contestant(
             "all on", "trackside with timers, memory, bar, CSV, TensorBoard, checkpoint", _trackside(has_all=True)
         ),
-        Contestant("keras", "Keras 3 on JAX, no bar", _keras(False), is_peer=True),
-        Contestant("keras bar", "Keras 3 on JAX, defaults", _keras(True), is_peer=True),
-        Contestant("lightning", "Lightning, no bar, log or checkpoint", _lightning(False), is_peer=True),
-        Contestant("lightning bar", "Lightning, defaults", _lightning(True), is_peer=True),
+        Contestant("keras by hand", "Keras' model and optimizer in a hand-written jitted step", _keras_by_hand),
+        Contestant("keras", "Keras 3 on JAX, no bar", _keras(False), True, "keras by hand"),
+        Contestant("keras bar", "Keras 3 on JAX, defaults", _keras(True), True, "keras by hand"),
+        Contestant("torch by hand", "hand-written PyTorch loop", _torch_by_hand),
+        Contestant("lightning", "Lightning, no bar, log or checkpoint", _lightning(False), True, "torch by hand"),
+        Contestant("lightning bar", "Lightning, defaults", _lightning(True), True, "torch by hand"),
     )
 }

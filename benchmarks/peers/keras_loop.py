@@ -5,7 +5,9 @@ import os
 os.environ["KERAS_BACKEND"] = "jax"
 
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import keras
 import numpy as np
 from keras import layers
@@ -54,6 +56,48 @@ def _transformer(task: Task, inputs: keras.KerasTensor) -> keras.KerasTensor:
 _MODELS = {"mlp": _mlp, "cnn": _cnn, "transformer": _transformer}
 
 
+def _build(task: Task) -> tuple[keras.Model, Any, Any]:
+    """The model, its loss and its optimizer."""
+    inputs = make_batches(task)[0][0]
+    entry = keras.Input(inputs.shape[1:], dtype=inputs.dtype)
+    model = keras.Model(entry, _MODELS[task.kind](task, entry))
+    losses = keras.losses
+    loss = (
+        losses.SparseCategoricalCrossentropy(from_logits=True) if task.is_classification else losses.MeanSquaredError()
+    )
+    return model, loss, keras.optimizers.Adam(LEARNING_RATE)
+
+
+def by_hand(task: Task) -> Callable[[int], None]:
+    """The same model and optimizer in a jitted step of one's own, as Keras' guide to JAX shows it."""
+    batches = make_batches(task)
+    model, loss_of, optimizer = _build(task)
+    optimizer.build(model.trainable_variables)
+
+    def loss_and_updates(trainable: Any, others: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        outputs, others = model.stateless_call(trainable, others, inputs, training=True)
+        return loss_of(targets, outputs), others
+
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        trainable, others, slots = state
+        (loss, others), grads = jax.value_and_grad(loss_and_updates, has_aux=True)(trainable, others, *batch)
+        trainable, slots = optimizer.stateless_apply(slots, grads, trainable)
+        return (trainable, others, slots), loss
+
+    jitted = jax.jit(step, donate_argnums=0)
+    parts = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
+    state: Any = tuple([jax.numpy.array(variable.value) for variable in part] for part in parts)
+
+    def run(num_steps: int) -> None:
+        nonlocal state
+        loss = None
+        for index in range(num_steps):
+            state, loss = jitted(state, batches[index % len(batches)])
+        jax.block_until_ready(loss)
+
+    return run
+
+
 def fit(task: Task, has_bar: bool) -> Callable[[int], None]:
     """`fit` on arrays, as its guides show it: loss only, no norms, no log file.
 
@@ -65,10 +109,8 @@ def fit(task: Task, has_bar: bool) -> Callable[[int], None]:
     inputs, targets = (np.concatenate([batch[index] for batch in batches]) for index in (0, 1))
     repeats = -(-task.num_steps // len(batches))
     inputs, targets = np.concatenate([inputs] * repeats), np.concatenate([targets] * repeats)
-    entry = keras.Input(inputs.shape[1:], dtype=inputs.dtype)
-    model = keras.Model(entry, _MODELS[task.kind](task, entry))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True) if task.is_classification else "mse"
-    model.compile(optimizer=keras.optimizers.Adam(LEARNING_RATE), loss=loss)
+    model, loss, optimizer = _build(task)
+    model.compile(optimizer=optimizer, loss=loss)
 
     def run(num_steps: int) -> None:
         end = num_steps * task.batch_size

@@ -79,17 +79,35 @@ class _TaskModule(lightning.LightningModule):
         self.model = _MODELS[task.kind](task)
         self.loss = nn.CrossEntropyLoss() if task.is_classification else nn.MSELoss()
 
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+    def loss_of(self, batch: Any) -> torch.Tensor:
         inputs, targets = batch
         outputs = self.model(inputs)
-        loss = self.loss(
-            outputs.flatten(0, -2) if outputs.ndim > 2 else outputs, targets.flatten() if outputs.ndim > 2 else targets
-        )
+        if outputs.ndim > 2:
+            outputs, targets = outputs.flatten(0, -2), targets.flatten()
+        return self.loss(outputs, targets)
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        loss = self.loss_of(batch)
         self.log("loss", loss)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), LEARNING_RATE)
+
+
+def by_hand(task: Task) -> Callable[[int], None]:
+    """The same model, loss and optimizer in a `for`, without Lightning."""
+    batches = [tuple(map(_tensor, batch, (task, task))) for batch in make_batches(task)]
+    module = _TaskModule(task)
+    optimizer = torch.optim.Adam(module.parameters(), LEARNING_RATE)
+
+    def run(num_steps: int) -> None:
+        for index in range(num_steps):
+            optimizer.zero_grad()
+            module.loss_of(batches[index % len(batches)]).backward()
+            optimizer.step()
+
+    return run
 
 
 def fit(task: Task, folder: Path, has_bar: bool) -> Callable[[int], None]:

@@ -97,6 +97,7 @@ class TrainLoop:
         self._stop = instruments.stop
         self._interrupts = instruments.interrupts
         self._sentinel = instruments.sentinel
+        self._kept_memory = instruments.kept_memory
         self._clock = instruments.clock
         self._window: deque[CallRecord] = deque()
         batch_bytes = num_bytes_of(engine.placement.exmp_batch)
@@ -231,8 +232,9 @@ class TrainLoop:
         marks_calls = self._measurements.capture_state == "tracing"
         feed.open(marks_calls)
         take, place, guard, retire = feed.take, feed.place, feed.guard, self._completed.retire_first
-        ends, calls, inflight = self._ends, self._ledger.calls, self._inflight
+        ends, calls, inflight, kept_memory = self._ends, self._ledger.calls, self._inflight, self._kept_memory
         inflight.break_off()
+        kept_memory.break_off()
         if inflight.is_wide:
             guard.copy_all()
         count_taken = feed.counting(self._meter.count_samples)
@@ -300,8 +302,11 @@ class TrainLoop:
                 retire(window, inflight.num_retired)
             if guard.on_probation:
                 self._retire_all()
-            if was_blocked and inflight.adapt(cursor.step, ready_s):
-                self._change_window(guard)
+            if was_blocked:
+                if cursor.step >= kept_memory.next_step:
+                    kept_memory.look(cursor.step)
+                if inflight.adapt(cursor.step, ready_s):
+                    self._change_window(guard)
         return True
 
     def _change_window(self, guard: BufferGuard) -> None:

@@ -12,6 +12,7 @@ from trackside.metrics import MetricLayout
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.trainer.first_look import FirstLook
 from trackside.trainer.goal import Goal
+from trackside.trainer.kept_memory import KeptMemory
 from trackside.trainer.measurements import TrainMeasurements
 from trackside.trainer.read_ahead import NOT_AHEAD, AheadPlan
 from trackside.trainer.steps_per_call import PLAIN, StepsPerCall
@@ -58,5 +59,6 @@ class Instruments:
     bar: ProgressBar | ProgressLines
     stop: StopRequest
     interrupts: Interrupts
+    kept_memory: KeptMemory
     sentinel: RecompileSentinel | None = None
     clock: Clock = SYSTEM_CLOCK

@@ -89,6 +89,8 @@ class TrainerConfig(ConfigDict):
     """How many bytes such batches may take together; one is read ahead however large it is."""
     steps_per_call: int | Literal["auto"] = "auto"
     """How many steps a call of the compiled program makes: `auto` fuses short ones where that is safe."""
+    keep_host_memory: bool = True
+    """On a CPU: keep memory that steps free for the next ones, where the C library would give it back after each."""
     precision: PrecisionConfig | str | None = None
     """Mixed precision: `"bf16"`, `"fp16"` or a `PrecisionConfig`; None leaves all types as the model has them."""
     remat: list[str] | None = None

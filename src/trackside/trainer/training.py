@@ -30,6 +30,7 @@ from trackside.trainer.feed import first_call
 from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.goal import Goal
 from trackside.trainer.inflight_window import smallest_window
+from trackside.trainer.kept_memory import KeptMemory
 from trackside.trainer.logged_evaluation import Loaders, validate
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments, LoopPlan
@@ -265,9 +266,15 @@ class Training:
             self._build_progress(),
             stop,
             interrupts,
+            self._build_kept_memory(),
             None if trainer.trainer_config.debug else trainer.sentinel,
             trainer.clock,
         )
+
+    def _build_kept_memory(self) -> KeptMemory:
+        trainer = self._trainer
+        is_on_cpu = trainer.engine.mesh.devices.flat[0].platform == "cpu"
+        return KeptMemory(trainer.run_log, is_on_cpu and trainer.trainer_config.keep_host_memory)
 
     def _build_progress(self) -> ProgressBar | ProgressLines:
         trainer, goal = self._trainer, self._goal
