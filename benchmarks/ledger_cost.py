@@ -29,6 +29,8 @@ from trackside.profiling.call_record import CallRecord
 from trackside.profiling.ledger import Ledger
 from trackside.trainer import Batch
 from trackside.trainer.goal import Goal
+from trackside.trainer.hot_loop import HotLoop
+from trackside.trainer.inflight_window import AUTO_INFLIGHT
 from trackside.trainer.loop import TrainLoop
 from trackside.trainer.loop_plan import Instruments
 from trackside.trainer.training import Training
@@ -46,22 +48,18 @@ class NoMeter(StepMeter):
         pass
 
 
-class LoopWithoutLedger(TrainLoop):
-    """The loop as it would be if nothing measured where the time goes."""
+class HotLoopWithoutLedger(HotLoop):
+    """The hot loop as it would be if nothing measured where the time goes."""
 
-    def _run_until(self, boundary: float) -> bool:
+    def run_until(self, boundary: float) -> bool:
         progress, cursor, window, now = self._progress, self._progress.cursor, self._window, self._clock.now
-        guard, batches, place, stop = (
-            progress.data.guard,
-            progress.data.batches,
-            self._placement.place_train,
-            self._stop,
-        )
-        call, max_inflight = self._call, self._plan.max_inflight_steps
+        self._feed.open(is_traced=False)
+        take, place, guard, call = self._feed.take, self._feed.place, self._feed.guard, self._call
+        max_inflight, stop = self._inflight.limit, self._stop
         next_log_step = self._log_plan.next_boundary(cursor.step)
         while cursor.step < boundary and not stop.status:
             try:
-                batch = guard.protect(next(batches))
+                batch = take(cursor.step, boundary - cursor.step)
             except StopIteration:
                 return False
             if self._is_first_call:
@@ -69,10 +67,10 @@ class LoopWithoutLedger(TrainLoop):
             batch = place(batch)
             if len(window) >= max_inflight:
                 np.asarray(window[0].report)
-            carry, vector = progress.carry, self._vector
+            carry, vector = progress.held, self._vector
             num_compiles, ready_s = self._compiles.num_events, now()
             try:
-                progress.carry, self._vector = call(carry, vector, batch)
+                progress.held, self._vector = call(carry, vector, batch)
             except Exception:
                 self._placement.check_train_batch(batch)
                 raise
@@ -87,9 +85,9 @@ class LoopWithoutLedger(TrainLoop):
             if self._compiles.num_events != num_compiles:
                 self._account_compile(record, (carry, vector, batch), num_compiles)
             if len(window) > max_inflight:
-                self._retire(window.popleft())
+                self._completed.retire(window.popleft(), window)
             if guard.on_probation:
-                self._retire_all()
+                self.retire_all()
         return True
 
 
@@ -98,14 +96,14 @@ class TrainingWithoutLedger(Training):
 
     def _build_instruments(self, stop: StopRequest, interrupts: Interrupts) -> Instruments:
         instruments = super()._build_instruments(stop, interrupts)
-        trainer, max_inflight = self._trainer, self._trainer.trainer_config.max_inflight_steps
+        trainer = self._trainer
         trainer.ledger.stop()
-        meter = NoMeter(Ledger(), trainer.logger, trainer.measurements, trainer.progress.time, max_inflight)
+        meter = NoMeter(Ledger(), trainer.logger, trainer.measurements, trainer.progress.time, AUTO_INFLIGHT)
         return dataclasses.replace(instruments, meter=meter)
 
     def _build_loop(self, instruments: Instruments) -> TrainLoop:
         loop = super()._build_loop(instruments)
-        loop.__class__ = LoopWithoutLedger
+        loop._hot_loop.__class__ = HotLoopWithoutLedger
         return loop
 
 
@@ -126,14 +124,15 @@ class WithoutLedger(OtherTraining):
 def answer_instantly(loop: TrainLoop) -> TrainLoop:
     """Let a loop make its first step only; those after it return what it returned. What is left is the loop itself."""
     made: list[Any] = []
-    make = loop._call
+    hot_loop = loop._hot_loop
+    make = hot_loop._call
 
     def call(carry: Any, vector: Any, batch: Any) -> Any:
         if not made:
             made.append(make(carry, vector, batch))
         return made[0]
 
-    loop._call = call
+    hot_loop._call = hot_loop._feed.call = call
     return loop
 
 

@@ -1,10 +1,18 @@
-"""The rule on memory that grows."""
+"""The rules on memory that grows, and on memory that steps take anew."""
 
 import pytest
 
 from tests.findings.made_up import leak_row
 from trackside.findings import RunFacts
-from trackside.findings.memory_rules import SEVERE_BYTES_PER_STEP, memory_growth
+from trackside.findings.judged_time import MIN_STEPS
+from trackside.findings.memory_rules import (
+    MIN_SYSTEM_SHARE,
+    MIN_TAKEN_PER_STEP,
+    SEVERE_BYTES_PER_STEP,
+    memory_growth,
+    memory_taken_anew,
+)
+from trackside.profiling.taken_memory import TakenMemory
 
 
 @pytest.mark.parametrize(
@@ -57,3 +65,37 @@ def test_leak_of_several_legs_is_one_finding():
 def test_silent_without_leaks():
     """A run in which nothing was seen growing has no finding."""
     assert list(memory_growth(RunFacts())) == []
+
+
+def taken(num_bytes: float = 50 << 20, system_share: float = 0.5, num_steps: int = 100) -> TakenMemory:
+    """What steps of 50 ms took."""
+    return TakenMemory(num_bytes * num_steps, num_steps, system_share * num_steps * 0.05, num_steps * 0.05)
+
+
+def test_memory_that_is_taken_anew_is_told_with_what_to_set():
+    """In a loop of one's own, the advice has settings with room for what a step takes; the trainer has its own."""
+    finding = memory_taken_anew(RunFacts(taken_memory=taken(), is_own_loop=True))
+    assert finding is not None
+    assert finding.title == (
+        "each step takes 52.4 MB of memory anew from the system, which is busy with the run for 50 % of the time"
+    )
+    assert "MALLOC_MMAP_THRESHOLD_=78643200 MALLOC_TRIM_THRESHOLD_=157286400" in finding.advice
+    finding = memory_taken_anew(RunFacts(taken_memory=taken()))
+    assert finding is not None
+    assert "keep_host_memory=True" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        RunFacts(),
+        RunFacts(taken_memory=taken(num_bytes=MIN_TAKEN_PER_STEP - 1)),
+        RunFacts(taken_memory=taken(system_share=MIN_SYSTEM_SHARE - 0.01)),
+        RunFacts(taken_memory=taken(num_steps=MIN_STEPS - 1)),
+        RunFacts(taken_memory=TakenMemory(0.0, 0, 0.0, 0.0)),
+    ],
+    ids=["not measured", "little memory", "little time", "few steps", "no step"],
+)
+def test_little_memory_and_little_time_are_no_finding(facts):
+    """Memory that costs nothing to take is not worth a word."""
+    assert memory_taken_anew(facts) is None

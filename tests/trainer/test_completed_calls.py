@@ -27,7 +27,7 @@ class ManyAtOnce(InflightWindow):
 
 @pytest.fixture
 def several_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.trainer.loop.InflightWindow", ManyAtOnce)
+    monkeypatch.setattr("trackside.trainer.hot_loop.InflightWindow", ManyAtOnce)
 
 
 def train(folder: Path, batches: list[Any], every: int) -> Any:

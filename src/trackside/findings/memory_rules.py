@@ -1,14 +1,20 @@
-"""Rules on memory: what grows without end, as the memory profiler found it."""
+"""Rules on memory: what grows without end, and what is given back at every step to be taken again."""
 
+import math
 from collections.abc import Iterator
 
 from trackside.findings.facts import RunFacts
 from trackside.findings.finding import Finding
-from trackside.text import num_bytes
+from trackside.findings.judged_time import MIN_STEPS
+from trackside.text import num_bytes, percent
 
 SEVERE_BYTES_PER_STEP = 1 << 20
 """At a gigabyte per thousand steps, most runs fail before they are done."""
 
+MIN_TAKEN_PER_STEP = 16 << 20
+MIN_SYSTEM_SHARE = 0.1
+"""Below this, to take the memory takes too little time."""
+_ROOM = 1.5
 _HOST = "host memory"
 
 
@@ -29,3 +35,22 @@ def memory_growth(facts: RunFacts) -> Iterator[Finding]:
             "instead: float(x)",
             subject=name,
         )
+
+
+def memory_taken_anew(facts: RunFacts) -> Finding | None:
+    """Each step takes its memory from the system, and gives it back at its end."""
+    taken = facts.taken_memory
+    if taken is None or taken.num_steps < MIN_STEPS:
+        return None
+    if taken.bytes_per_step < MIN_TAKEN_PER_STEP or taken.system_share < MIN_SYSTEM_SHARE:
+        return None
+    kept = math.ceil(_ROOM * taken.bytes_per_step)
+    by_hand = f"with glibc, by MALLOC_MMAP_THRESHOLD_={kept} MALLOC_TRIM_THRESHOLD_={2 * kept} in its environment"
+    return Finding(
+        "memory_taken_anew",
+        "warning",
+        f"each step takes {num_bytes(taken.bytes_per_step)} of memory anew from the system, which is busy with the "
+        f"run for {percent(taken.system_share)} of the time",
+        {"bytes_per_step": taken.bytes_per_step, "system_share": taken.system_share, "num_steps": taken.num_steps},
+        f"let the process keep what a step frees, {by_hand if facts.is_own_loop else 'by keep_host_memory=True'}",
+    )

@@ -24,7 +24,7 @@ from trackside.measured_run.own_measurements import OwnMeasurements, StepFunctio
 from trackside.measured_run.own_waits import MIN_WAIT_S, waited_for
 from trackside.measured_run.step_meter import StepMeter
 from trackside.profiling.array_state import is_ready
-from trackside.profiling.call_record import CallRecord, OwnCall
+from trackside.profiling.call_record import STEP_MARKER, CallRecord, OwnCall
 from trackside.profiling.compiles import compile_counter
 from trackside.profiling.ledger_totals import DEVICE_WAIT, OTHER
 from trackside.profiling.sentinel import RecompileSentinel, carry_over_methods
@@ -33,8 +33,6 @@ from trackside.profiling.timers.device_outputs import TracedOutputError
 
 LOGGER = logging.getLogger(__name__)
 
-STEP_MARKER = "train"
-"""What steps are called in a trace."""
 MAX_UNACCOUNTED_CALLS = 256
 """After as many calls, those that have completed are let go of, and all are accounted for."""
 MAX_INFLIGHT_CALLS = 4096

@@ -21,6 +21,7 @@ from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import CALLBACK, LOGGING, SET_UP_PARTS, LedgerTotals
 from trackside.profiling.processor_use import ProcessorMeter
 from trackside.profiling.recent_steps import RecentStepTimes
+from trackside.profiling.taken_memory import TakenMemoryMeter
 
 MAX_UNACCOUNTED_CALLS = 32
 LOG_EVERY_S = 0.1
@@ -83,6 +84,7 @@ class StepMeter:
         self._now, self._timestamp = clock.now, clock.timestamp
         self._clock = clock
         self._processors: ProcessorMeter | None = None
+        self._memory: TakenMemoryMeter | None = None
         self._epoch_ended: tuple[int, dict[str, float]] | None = None
         self._tokens_per_sample = 0
         self.first_step: TimeToFirstStep | None = None
@@ -153,6 +155,7 @@ class StepMeter:
         with self.ledger.spend(LOGGING):
             if self._processors is None:  # from the first row on, since what comes before is mostly compiling
                 self._processors = ProcessorMeter(self._clock)
+                self._memory = TakenMemoryMeter(self.ledger.num_steps, self._now)
             totals = self.totals()
             recent, self._logged = totals.since(self._logged), totals
             if recent.num_steps > 0:
@@ -178,6 +181,8 @@ class StepMeter:
         use = None if self._processors is None else self._processors.use()
         if use is not None:
             self._run_log.append("processors", step=step, **asdict(use))
+        if self._memory is not None:
+            self._run_log.append("memory_taken", step=step, **asdict(self._memory.taken(totals.num_steps)))
         return totals
 
     def end_epoch(self, epoch: int) -> None:

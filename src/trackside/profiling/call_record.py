@@ -8,6 +8,8 @@ import msgspec
 
 from trackside.profiling.ledger_totals import OTHER
 
+STEP_MARKER = "train"
+"""What steps are called in a trace."""
 Span = tuple[str, float]
 """A part of the ledger, and until when the host was in it."""
 

@@ -13,10 +13,8 @@ import os
 import sys
 
 from trackside.logger.run_log import RunLog
+from trackside.profiling.taken_memory import bytes_taken
 from trackside.text import num_bytes
-
-if sys.platform != "win32":
-    import resource
 
 LOGGER = logging.getLogger(__name__)
 
@@ -53,22 +51,22 @@ class KeptMemory:
         if self._since is not None:
             self._since, self.next_step = None, 0.0
 
-    def look(self, step: int, num_pages: int | None = None) -> None:
+    def look(self, step: int, taken: int | None = None) -> None:
         """Look, when the host has waited for the device, so that steps go on evenly.
 
         Args:
             step: The last step that was called.
-            num_pages: How many pages this process has taken so far; those that the system counts, if left out.
+            taken: How many bytes this process has taken so far; what the system has counted, if left out.
         """
-        num_pages = pages_taken() if num_pages is None else num_pages
+        taken = bytes_taken() if taken is None else taken
         if self._since is not None:
-            since_step, since_pages = self._since
-            taken = (num_pages - since_pages) * resource.getpagesize() / (step - since_step)
-            if taken >= MIN_BYTES_PER_STEP:
-                self._keep(step, taken)
+            since_step, taken_before = self._since
+            bytes_per_step = (taken - taken_before) / (step - since_step)
+            if bytes_per_step >= MIN_BYTES_PER_STEP:
+                self._keep(step, bytes_per_step)
                 return
             self._length = min(2 * self._length, MAX_LOOK)
-        self._since, self.next_step = (step, num_pages), step + self._length
+        self._since, self.next_step = (step, taken), step + self._length
 
     def _keep(self, step: int, bytes_per_step: float) -> None:
         self.next_step = math.inf
@@ -98,8 +96,3 @@ def keep_freed_memory(size: int) -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     is_kept = mallopt(_MMAP_THRESHOLD, min(size, _MAX_BYTES))
     return bool(is_kept and mallopt(_TRIM_THRESHOLD, min(2 * size, _MAX_BYTES)))
-
-
-def pages_taken() -> int:
-    """How many pages of memory this process has got from the system so far, without reading from a disk."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,0 +1,157 @@
+"""Memory that steps free is kept for the next ones, where the C library would give it back."""
+
+import itertools
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fork_server import run
+from tests.trainer.tiny import rows_of
+from trackside.trainer import kept_memory
+from trackside.trainer.kept_memory import FIRST_LOOK, MAX_LOOK, MIN_BYTES_PER_STEP, KeptMemory, can_keep
+
+LARGE = 2 * MIN_BYTES_PER_STEP
+TRAINING = """
+import json
+import sys
+from pathlib import Path
+
+import flax.linen as nn
+import numpy as np
+
+from tests.trainer.tiny import make_trainer
+from trackside.logger import LoggerConfig
+from trackside.trainer import Batch
+from trackside.profiling.taken_memory import bytes_taken
+
+
+class Wide(nn.Module):
+    config: object = None
+
+    @nn.compact
+    def __call__(self, x, train=False):
+        return nn.Dense(1)(nn.tanh(nn.Dense(8192)(x)))
+
+
+batch = Batch(np.ones((2048, 4), np.float32), np.ones((2048, 1), np.float32))
+trainer = make_trainer(
+    model_class=Wide,
+    batch=batch,
+    logger=LoggerConfig(log_path=Path(sys.argv[1])),
+    keep_host_memory=sys.argv[2] == "yes",
+)
+trainer.train_model([batch] * 12, num_train_steps=12)
+before = bytes_taken()
+trainer.train_model([batch] * 12, num_train_steps=24)
+print(json.dumps((bytes_taken() - before) / 12))
+"""
+"""Steps whose intermediate results take two blocks of 64 MB."""
+
+pytestmark = pytest.mark.skipif(not can_keep(), reason="memory is kept with glibc only, unless it was told otherwise")
+
+
+def bytes_per_step(folder: Path, wanted: str, **environment: str) -> float:
+    """How much a step takes anew, once some steps were made in a process of their own."""
+    command = [sys.executable, "-c", TRAINING, str(folder), wanted]
+    done = run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_large_steps_do_not_take_their_memory_anew(tmp_path: Path) -> None:
+    """After the first steps a step takes hardly any memory from the system, and the run says from when on."""
+    taken = bytes_per_step(tmp_path, "yes")
+    (row,) = rows_of(tmp_path, "memory_kept")
+    assert row["bytes_per_step"] > 64 << 20
+    assert FIRST_LOOK <= row["step"] < 12
+    assert taken < row["bytes_per_step"] / 4
+
+
+@pytest.mark.parametrize(
+    ("wanted", "environment"),
+    [("no", {}), ("yes", {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)})],
+    ids=["config", "variable"],
+)
+def test_whoever_objects_is_heard(tmp_path: Path, wanted: str, environment: dict[str, str]) -> None:
+    """Neither a config that says no nor a setting of the C library by the user is overruled."""
+    taken = bytes_per_step(tmp_path, wanted, **environment)
+    assert taken > MIN_BYTES_PER_STEP
+    assert not rows_of(tmp_path, "memory_kept")
+
+
+class Looking:
+    """What looks at steps that take some memory each, and what was asked of the C library."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.kept: list[int] = []
+        self.rows: list[dict[str, Any]] = []
+        self.step = self.taken = 0
+        monkeypatch.setattr(kept_memory, "keep_freed_memory", lambda size: self.kept.append(size) or True)
+        run_log: Any = SimpleNamespace(write=lambda kind, **fields: self.rows.append({"kind": kind, **fields}))
+        self.memory = KeptMemory(run_log, is_wanted=True)
+
+    def train(self, num_steps: int, bytes_per_step: int) -> list[int]:
+        """Make steps, and give those after which it looked."""
+        looks = []
+        for _ in range(num_steps):
+            self.step, self.taken = self.step + 1, self.taken + bytes_per_step
+            if self.step >= self.memory.next_step:
+                looks.append(self.step)
+                self.memory.look(self.step, self.taken)
+        return looks
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> Looking:
+    return Looking(monkeypatch)
+
+
+def test_more_is_kept_than_a_step_takes(looking: Looking) -> None:
+    """It is asked for once, with room for steps that are a little larger, and never looks again."""
+    looks = looking.train(100, LARGE)
+    assert looks == [1, 1 + FIRST_LOOK]
+    assert looking.kept == [1.5 * LARGE]
+    assert looking.rows == [{"kind": "memory_kept", "step": 1 + FIRST_LOOK, "bytes_per_step": LARGE}]
+    assert looking.memory.next_step == math.inf
+
+
+def test_small_steps_are_looked_at_less_and_less(looking: Looking) -> None:
+    """Steps that take little change nothing, and looks come after twice as many steps, up to a limit."""
+    looks = looking.train(5000, LARGE // 4)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert gaps[:3] == [FIRST_LOOK, 2 * FIRST_LOOK, 4 * FIRST_LOOK]
+    assert max(gaps) == MAX_LOOK
+    assert not looking.kept
+
+
+def test_steps_that_grow_are_noticed(looking: Looking) -> None:
+    """A training that takes larger batches later is found then."""
+    looking.train(100, LARGE // 4)
+    assert not looking.kept
+    looking.train(2 * MAX_LOOK, LARGE)
+    assert len(looking.kept) == 1
+
+
+def test_what_others_take_does_not_count(looking: Looking) -> None:
+    """Memory that a validation took between two steps is not taken for that of steps."""
+    looking.train(3, 0)
+    looking.taken += 100 * LARGE
+    looking.memory.break_off()
+    looking.train(100, 0)
+    assert not looking.kept
+
+
+def test_where_nothing_can_be_kept_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an accelerator, and where the C library knows nothing of it, there is no look at all."""
+    run_log: Any = SimpleNamespace()
+    assert KeptMemory(run_log, is_wanted=False).next_step == math.inf
+    monkeypatch.setattr(kept_memory, "can_keep", lambda: False)
+    memory = KeptMemory(run_log, is_wanted=True)
+    memory.break_off()
+    assert memory.next_step == math.inf
