@@ -7,7 +7,7 @@ from trackside.findings import RunFacts
 from trackside.findings.judged_time import MIN_STEPS
 from trackside.findings.memory_rules import (
     MIN_SYSTEM_SHARE,
-    MIN_TAKEN_PER_STEP,
+    MIN_TAKEN_PER_S,
     SEVERE_BYTES_PER_STEP,
     memory_growth,
     memory_taken_anew,
@@ -73,23 +73,20 @@ def taken(num_bytes: float = 50 << 20, system_share: float = 0.5, num_steps: int
 
 
 def test_memory_that_is_taken_anew_is_told_with_what_to_set():
-    """In a loop of one's own, the advice has settings with room for what a step takes; the trainer has its own."""
-    finding = memory_taken_anew(RunFacts(taken_memory=taken(), is_own_loop=True))
+    """It is told with what it takes, and the advice has the settings of the C library."""
+    finding = memory_taken_anew(RunFacts(taken_memory=taken()))
     assert finding is not None
     assert finding.title == (
         "each step takes 52.4 MB of memory anew from the system, which is busy with the run for 50 % of the time"
     )
-    assert "MALLOC_MMAP_THRESHOLD_=78643200 MALLOC_TRIM_THRESHOLD_=157286400" in finding.advice
-    finding = memory_taken_anew(RunFacts(taken_memory=taken()))
-    assert finding is not None
-    assert "keep_host_memory=True" in finding.advice
+    assert "MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483648" in finding.advice
 
 
 @pytest.mark.parametrize(
     "facts",
     [
         RunFacts(),
-        RunFacts(taken_memory=taken(num_bytes=MIN_TAKEN_PER_STEP - 1)),
+        RunFacts(taken_memory=taken(num_bytes=0.04 * MIN_TAKEN_PER_S)),
         RunFacts(taken_memory=taken(system_share=MIN_SYSTEM_SHARE - 0.01)),
         RunFacts(taken_memory=taken(num_steps=MIN_STEPS - 1)),
         RunFacts(taken_memory=TakenMemory(0.0, 0, 0.0, 0.0)),

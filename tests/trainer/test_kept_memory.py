@@ -14,9 +14,9 @@ import pytest
 from tests.fork_server import run
 from tests.trainer.tiny import rows_of
 from trackside.trainer import kept_memory
-from trackside.trainer.kept_memory import FIRST_LOOK, MAX_LOOK, MIN_BYTES_PER_STEP, KeptMemory, can_keep
+from trackside.trainer.kept_memory import FIRST_LOOK, MAX_LOOK, MIN_BYTES_PER_STEP, MIN_KEPT_BYTES, KeptMemory, can_keep
 
-LARGE = 2 * MIN_BYTES_PER_STEP
+LARGE = MIN_KEPT_BYTES
 TRAINING = """
 import json
 import sys
@@ -116,14 +116,20 @@ def test_more_is_kept_than_a_step_takes(looking: Looking) -> None:
     """It is asked for once, with room for steps that are a little larger, and never looks again."""
     looks = looking.train(100, LARGE)
     assert looks == [1, 1 + FIRST_LOOK]
-    assert looking.kept == [1.5 * LARGE]
+    assert looking.kept == [4 * LARGE]
     assert looking.rows == [{"kind": "memory_kept", "step": 1 + FIRST_LOOK, "bytes_per_step": LARGE}]
     assert looking.memory.next_step == math.inf
 
 
+def test_blocks_larger_than_the_mean_are_kept(looking: Looking) -> None:
+    """A step that takes a part of a block anew, or one of several its block, is not cut short."""
+    looking.train(100, MIN_BYTES_PER_STEP)
+    assert looking.kept == [MIN_KEPT_BYTES]
+
+
 def test_small_steps_are_looked_at_less_and_less(looking: Looking) -> None:
     """Steps that take little change nothing, and looks come after twice as many steps, up to a limit."""
-    looks = looking.train(5000, LARGE // 4)
+    looks = looking.train(5000, MIN_BYTES_PER_STEP // 2)
     gaps = [later - earlier for earlier, later in itertools.pairwise(looks)]
     assert gaps[:3] == [FIRST_LOOK, 2 * FIRST_LOOK, 4 * FIRST_LOOK]
     assert max(gaps) == MAX_LOOK
@@ -132,7 +138,7 @@ def test_small_steps_are_looked_at_less_and_less(looking: Looking) -> None:
 
 def test_steps_that_grow_are_noticed(looking: Looking) -> None:
     """A training that takes larger batches later is found then."""
-    looking.train(100, LARGE // 4)
+    looking.train(100, MIN_BYTES_PER_STEP // 2)
     assert not looking.kept
     looking.train(2 * MAX_LOOK, LARGE)
     assert len(looking.kept) == 1

@@ -1,6 +1,5 @@
 """Rules on memory: what grows without end, and what is given back at every step to be taken again."""
 
-import math
 from collections.abc import Iterator
 
 from trackside.findings.facts import RunFacts
@@ -11,10 +10,10 @@ from trackside.text import num_bytes, percent
 SEVERE_BYTES_PER_STEP = 1 << 20
 """At a gigabyte per thousand steps, most runs fail before they are done."""
 
-MIN_TAKEN_PER_STEP = 16 << 20
+MIN_TAKEN_PER_S = 200e6
 MIN_SYSTEM_SHARE = 0.1
-"""Below this, to take the memory takes too little time."""
-_ROOM = 1.5
+"""Below one of these, to take the memory takes too little time."""
+_KEPT = 1 << 30
 _HOST = "host memory"
 
 
@@ -42,15 +41,14 @@ def memory_taken_anew(facts: RunFacts) -> Finding | None:
     taken = facts.taken_memory
     if taken is None or taken.num_steps < MIN_STEPS:
         return None
-    if taken.bytes_per_step < MIN_TAKEN_PER_STEP or taken.system_share < MIN_SYSTEM_SHARE:
+    if taken.bytes_per_s < MIN_TAKEN_PER_S or taken.system_share < MIN_SYSTEM_SHARE:
         return None
-    kept = math.ceil(_ROOM * taken.bytes_per_step)
-    by_hand = f"with glibc, by MALLOC_MMAP_THRESHOLD_={kept} MALLOC_TRIM_THRESHOLD_={2 * kept} in its environment"
     return Finding(
         "memory_taken_anew",
         "warning",
         f"each step takes {num_bytes(taken.bytes_per_step)} of memory anew from the system, which is busy with the "
         f"run for {percent(taken.system_share)} of the time",
         {"bytes_per_step": taken.bytes_per_step, "system_share": taken.system_share, "num_steps": taken.num_steps},
-        f"let the process keep what a step frees, {by_hand if facts.is_own_loop else 'by keep_host_memory=True'}",
+        f"let the process keep what a step frees; with glibc, start it with MALLOC_ARENA_MAX=1 "
+        f"MALLOC_MMAP_THRESHOLD_={_KEPT} MALLOC_TRIM_THRESHOLD_={2 * _KEPT} in its environment",
     )

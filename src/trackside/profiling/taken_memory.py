@@ -18,7 +18,7 @@ class TakenMemory:
     """What was taken over a number of steps."""
 
     num_bytes: float
-    """How much, again and again the same where it was given back meanwhile."""
+    """How much, again and again the same where it was given back meanwhile. Of memory in huge pages, a small part."""
     num_steps: int
     system_s: float
     """Processor time that the system took for this process, in which it also does other things for it."""
@@ -29,6 +29,11 @@ class TakenMemory:
     def bytes_per_step(self) -> float:
         """How much a step takes, in the mean."""
         return self.num_bytes / self.num_steps if self.num_steps else 0.0
+
+    @property
+    def bytes_per_s(self) -> float:
+        """How much is taken in a second."""
+        return self.num_bytes / self.wall_s if self.wall_s > 0 else 0.0
 
     @property
     def system_share(self) -> float:

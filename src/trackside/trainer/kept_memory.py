@@ -1,9 +1,10 @@
 """Keeps the memory that steps on a CPU have freed for the next ones, instead of giving it back to the system.
 
 A compiled step takes one block for its intermediate results and frees it at its end. glibc hands blocks of more than
-32 MB back at once, whatever was freed before. So every step gets its block anew, and the system clears it page by page:
-13,000 pages and 15 of 51 ms in a step of a character transformer. Whether that happens can be counted, and glibc can be
-told to keep such blocks.
+32 MB back at once, whatever was freed before, and some smaller ones. So every step gets its block anew, and the system
+clears it page by page: 13,000 pages and 15 of 51 ms in a step of a character transformer, and half of a step of 2.4 ms
+that takes 5 MB. Whether that happens can be counted, and glibc can be told to keep such blocks. It cannot be told to
+keep those of more than 64 MB that are not taken by the main thread; `memory_taken_anew` tells what to do then.
 """
 
 import ctypes
@@ -18,12 +19,14 @@ from trackside.text import num_bytes
 
 LOGGER = logging.getLogger(__name__)
 
-MIN_BYTES_PER_STEP = 16 << 20
+MIN_BYTES_PER_STEP = 1 << 20
 """Steps that take less anew lose too little to change anything for it."""
+MIN_KEPT_BYTES = 128 << 20
+"""Blocks up to this size are kept at any rate: a block may be larger than what a step takes of it in the mean."""
 FIRST_LOOK, MAX_LOOK = 4, 1024
 """Over how many steps the first look goes, and the longest; each goes over twice as many as the one before."""
-_ROOM = 1.5
-"""How much more is kept than steps take, for batches that are a little larger."""
+_ROOM = 4
+"""How many times as large a block may be as what a step takes."""
 _MAX_BYTES = 2**31 - 1
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # from malloc.h
 _SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
@@ -70,7 +73,7 @@ class KeptMemory:
 
     def _keep(self, step: int, bytes_per_step: float) -> None:
         self.next_step = math.inf
-        if keep_freed_memory(math.ceil(_ROOM * bytes_per_step)):
+        if keep_freed_memory(max(MIN_KEPT_BYTES, math.ceil(_ROOM * bytes_per_step))):
             self._run_log.write("memory_kept", step=step, bytes_per_step=round(bytes_per_step))
             LOGGER.info(
                 "each step took %s of memory anew from the system; from here on, the process keeps what steps free",
