@@ -1,4 +1,6 @@
 import math
+import os
+import sys
 from typing import Any
 
 import flax.linen as nn
@@ -9,6 +11,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
+from tests.fork_server import run
 from trackside.errors import ConfigError
 from trackside.trainer.init_state import init_carry
 from trackside.trainer.models.linen import LinenAdapter
@@ -132,3 +135,43 @@ def test_metadata_that_does_not_fit_names_the_parameter(axes, rules, message):
     parallel = ParallelConfig(fsdp_axis_size=2, model_axis_size=2, logical_axis_rules=rules)
     with pytest.raises(ConfigError, match=message):
         init(Annotated(axes), parallel)
+
+
+COMPARE = """
+import jax
+import numpy as np
+
+from tests.trainer.test_init_state import AllKinds, ParallelConfig, init
+from trackside.trainer import init_state
+
+carry, _ = init(AllKinds(), ParallelConfig(data_axis_size=1))
+init_state._runs_once = lambda mesh: None
+expected, _ = init(AllKinds(), ParallelConfig(data_axis_size=1))
+jax.tree.map(np.testing.assert_array_equal, carry, expected)
+"""
+
+
+class AllKinds(nn.Module):
+    """A parameter by each of the usual initializers."""
+
+    @nn.compact
+    def __call__(self, x):
+        kinds = nn.initializers
+        for kind in (
+            kinds.lecun_normal(),
+            kinds.he_uniform(),
+            kinds.glorot_normal(),
+            kinds.truncated_normal(0.02),
+            kinds.orthogonal(),
+            kinds.normal(),
+        ):
+            x = nn.Dense(24, kernel_init=kind)(x)
+        return x + nn.Embed(5, 24)(jnp.zeros((len(x),), jnp.int32))
+
+
+@pytest.mark.parametrize("flags", ["", "--xla_backend_optimization_level=0"], ids=["default", "as the user wants"])
+def test_fewer_passes_of_the_compiler_make_the_same_bits(flags):
+    """The program that makes the state is compiled in less time, and makes what it would make otherwise."""
+    command = [sys.executable, "-c", COMPARE]
+    done = run(command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
