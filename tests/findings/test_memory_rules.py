@@ -1,4 +1,4 @@
-"""The rules on memory that grows, and on memory that steps take anew."""
+"""The rules on memory that grows, and on memory that steps do not reuse."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from tests.findings.made_up import leak_row
 from trackside.findings import RunFacts
 from trackside.findings.judged_time import MIN_STEPS
 from trackside.findings.memory_rules import (
+    MIN_FRESH_PER_S,
     MIN_SYSTEM_SHARE,
-    MIN_TAKEN_PER_S,
     SEVERE_BYTES_PER_STEP,
     memory_growth,
-    memory_taken_anew,
+    memory_not_reused,
 )
-from trackside.profiling.taken_memory import TakenMemory
+from trackside.profiling.fresh_memory import FreshMemory
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_silent_without_leaks():
     assert list(memory_growth(RunFacts())) == []
 
 
-def taken(num_bytes: float = 50 << 20, system_share: float = 0.5, num_steps: int = 100) -> TakenMemory:
-    """What steps of 50 ms took."""
-    return TakenMemory(num_bytes * num_steps, num_steps, system_share * num_steps * 0.05, num_steps * 0.05)
+def fresh(num_bytes: float = 50 << 20, system_share: float = 0.5, num_steps: int = 100) -> FreshMemory:
+    """That of steps of 50 ms."""
+    return FreshMemory(num_bytes * num_steps, num_steps, system_share * num_steps * 0.05, num_steps * 0.05)
 
 
-def test_memory_that_is_taken_anew_is_told_with_what_to_set():
-    """It is told with what it takes, and the advice has the settings of the C library."""
-    finding = memory_taken_anew(RunFacts(taken_memory=taken()))
+def test_memory_that_is_not_reused_is_told_with_what_to_set():
+    """The title says how much it is, and the advice has the settings of the C library."""
+    finding = memory_not_reused(RunFacts(fresh_memory=fresh()))
     assert finding is not None
     assert finding.title == (
-        "each step takes 52.4 MB of memory anew from the system, which is busy with the run for 50 % of the time"
+        "each step gets 52.4 MB of fresh memory from the operating system, which spends 50 % of the time on this run"
     )
     assert "MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483648" in finding.advice
 
@@ -86,13 +86,13 @@ def test_memory_that_is_taken_anew_is_told_with_what_to_set():
     "facts",
     [
         RunFacts(),
-        RunFacts(taken_memory=taken(num_bytes=0.04 * MIN_TAKEN_PER_S)),
-        RunFacts(taken_memory=taken(system_share=MIN_SYSTEM_SHARE - 0.01)),
-        RunFacts(taken_memory=taken(num_steps=MIN_STEPS - 1)),
-        RunFacts(taken_memory=TakenMemory(0.0, 0, 0.0, 0.0)),
+        RunFacts(fresh_memory=fresh(num_bytes=0.04 * MIN_FRESH_PER_S)),
+        RunFacts(fresh_memory=fresh(system_share=MIN_SYSTEM_SHARE - 0.01)),
+        RunFacts(fresh_memory=fresh(num_steps=MIN_STEPS - 1)),
+        RunFacts(fresh_memory=FreshMemory(0.0, 0, 0.0, 0.0)),
     ],
     ids=["not measured", "little memory", "little time", "few steps", "no step"],
 )
 def test_little_memory_and_little_time_are_no_finding(facts):
-    """Memory that costs nothing to take is not worth a word."""
-    assert memory_taken_anew(facts) is None
+    """Fresh memory that costs nothing is not worth a word."""
+    assert memory_not_reused(facts) is None

@@ -42,7 +42,7 @@ def test_the_page_lists_every_id() -> None:
     assert listed - set(FINDING_IDS) <= {"ledger", "metrics", "between_epochs", "compile", "profiling", "config"} | {
         "capture",
         "memory_leak",
-        "memory_taken",
+        "fresh_memory",
         "environment",
         "checkpoint",
         "first_step",

@@ -11,8 +11,8 @@ import msgspec
 
 from trackside.findings.facts import COMPILE_PHASES, HOST, OWN_LOOP, EagerStep, EpochFacts, RunFacts, ToolFacts
 from trackside.findings.loader_facts import LoaderFacts, loaders_of
+from trackside.profiling.fresh_memory import FreshMemory
 from trackside.profiling.ledger_totals import CHECKPOINTING, COMPILE, DATA_WAIT, VALIDATION, LedgerTotals
-from trackside.profiling.taken_memory import TakenMemory
 from trackside.trace.capture_row import CaptureRow
 
 # Nothing grows with the run: what is older than this many rows of a kind no longer counts.
@@ -62,7 +62,7 @@ class FactCollector:
         self._compiles: deque[dict[str, Any]] = deque(maxlen=MAX_COMPILES)
         self._captures: deque[CaptureRow] = deque(maxlen=MAX_CAPTURES)
         self._leaks: deque[dict[str, Any]] = deque(maxlen=MAX_LEAKS)
-        self._taken_memory: TakenMemory | None = None
+        self._fresh_memory: FreshMemory | None = None
         self._timers: dict[str, dict[str, Any]] = {}
         self._log_every_n_steps: int | None = None
         self._check_val_every_n_steps: int | None = None
@@ -89,7 +89,7 @@ class FactCollector:
             "compile": self._add_compile,
             "capture": lambda row: self._captures.append(CaptureRow.of(row)),
             "memory_leak": self._add_leak,
-            "memory_taken": self._add_taken,
+            "fresh_memory": self._add_fresh_memory,
             "profiling": self._add_timers,
             "between_epochs": self._add_pause,
             "config": self._add_config,
@@ -120,7 +120,7 @@ class FactCollector:
             compiles=[*(self._set_up_compiles if ledger is None or ledger.has_set_up else ()), *self._compiles],
             captures=list(self._captures),
             leaks=list(self._leaks),
-            taken_memory=self._taken_memory,
+            fresh_memory=self._fresh_memory,
             timers=dict(self._timers),
             batch_size=_mean_batch_size(ledger),
             num_devices=self._num_devices,
@@ -184,9 +184,9 @@ class FactCollector:
     def _add_leak(self, row: Mapping[str, Any]) -> None:
         self._leaks.append({**row, **vars(msgspec.convert(row, _LeakFields))})
 
-    def _add_taken(self, row: Mapping[str, Any]) -> None:
-        fields = {name: row[name] for name in TakenMemory.__dataclass_fields__}
-        self._taken_memory = msgspec.convert(fields, TakenMemory)
+    def _add_fresh_memory(self, row: Mapping[str, Any]) -> None:
+        fields = {name: row[name] for name in FreshMemory.__dataclass_fields__}
+        self._fresh_memory = msgspec.convert(fields, FreshMemory)
 
     def _add_timers(self, row: Mapping[str, Any]) -> None:
         self._timers = {

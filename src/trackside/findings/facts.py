@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trackside.findings.loader_facts import LoaderFacts
+from trackside.profiling.fresh_memory import FreshMemory
 from trackside.profiling.ledger_totals import LedgerTotals
-from trackside.profiling.taken_memory import TakenMemory
 
 COMPILE_PHASES = ("trace_s", "lower_s", "compile_s")
 """What a row `compile` has the times of."""
@@ -78,8 +78,8 @@ class RunFacts:
     """The rows `capture`; `report` is what `TraceReport.to_dict` gives."""
     leaks: list[dict[str, Any]] = field(default_factory=list)
     """The rows `memory_leak`."""
-    taken_memory: TakenMemory | None = None
-    """What steps took anew from the system, in the last leg."""
+    fresh_memory: FreshMemory | None = None
+    """The fresh memory that steps got from the operating system, in the last leg."""
     timers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By operation, what `TrainingProfiler.get_summary` gives: `avg_time`, `total_time`, `count` and so on."""
     batch_size: int | None = None

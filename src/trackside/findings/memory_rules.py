@@ -1,4 +1,4 @@
-"""Rules on memory: what grows without end, and what is given back at every step to be taken again."""
+"""Rules on memory: what grows without end, and what every step allocates again."""
 
 from collections.abc import Iterator
 
@@ -10,9 +10,9 @@ from trackside.text import num_bytes, percent
 SEVERE_BYTES_PER_STEP = 1 << 20
 """At a gigabyte per thousand steps, most runs fail before they are done."""
 
-MIN_TAKEN_PER_S = 200e6
+MIN_FRESH_PER_S = 500e6
 MIN_SYSTEM_SHARE = 0.1
-"""Below one of these, to take the memory takes too little time."""
+"""With less of either, fresh memory costs too little time."""
 _KEPT = 1 << 30
 _HOST = "host memory"
 
@@ -36,19 +36,19 @@ def memory_growth(facts: RunFacts) -> Iterator[Finding]:
         )
 
 
-def memory_taken_anew(facts: RunFacts) -> Finding | None:
-    """Each step takes its memory from the system, and gives it back at its end."""
-    taken = facts.taken_memory
-    if taken is None or taken.num_steps < MIN_STEPS:
+def memory_not_reused(facts: RunFacts) -> Finding | None:
+    """Steps give their memory back to the operating system, and get fresh memory from it."""
+    fresh = facts.fresh_memory
+    if fresh is None or fresh.num_steps < MIN_STEPS:
         return None
-    if taken.bytes_per_s < MIN_TAKEN_PER_S or taken.system_share < MIN_SYSTEM_SHARE:
+    if fresh.bytes_per_s < MIN_FRESH_PER_S or fresh.system_share < MIN_SYSTEM_SHARE:
         return None
     return Finding(
-        "memory_taken_anew",
+        "memory_not_reused",
         "warning",
-        f"each step takes {num_bytes(taken.bytes_per_step)} of memory anew from the system, which is busy with the "
-        f"run for {percent(taken.system_share)} of the time",
-        {"bytes_per_step": taken.bytes_per_step, "system_share": taken.system_share, "num_steps": taken.num_steps},
-        f"let the process keep what a step frees; with glibc, start it with MALLOC_ARENA_MAX=1 "
-        f"MALLOC_MMAP_THRESHOLD_={_KEPT} MALLOC_TRIM_THRESHOLD_={2 * _KEPT} in its environment",
+        f"each step gets {num_bytes(fresh.bytes_per_step)} of fresh memory from the operating system, which spends "
+        f"{percent(fresh.system_share)} of the time on this run",
+        {"bytes_per_step": fresh.bytes_per_step, "system_share": fresh.system_share, "num_steps": fresh.num_steps},
+        "have the process reuse what a step frees: on Linux with glibc, set MALLOC_ARENA_MAX=1 "
+        f"MALLOC_MMAP_THRESHOLD_={_KEPT} MALLOC_TRIM_THRESHOLD_={2 * _KEPT} before it starts",
     )

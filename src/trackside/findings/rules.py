@@ -11,7 +11,7 @@ from trackside.findings.compile_rules import ragged_last_batch, recompiling, slo
 from trackside.findings.facts import RunFacts
 from trackside.findings.finding import SEVERITIES, Finding
 from trackside.findings.loop_rules import dispatch_bound, garbage_collection, idle_after_epoch, input_bound
-from trackside.findings.memory_rules import memory_growth, memory_taken_anew
+from trackside.findings.memory_rules import memory_growth, memory_not_reused
 from trackside.findings.own_loop_rules import own_code_dominates, part_dominates, step_not_compiled, waits_between_steps
 from trackside.findings.pause_rules import (
     callback_dominates,
@@ -47,7 +47,7 @@ RULES: tuple[Rule, ...] = (
     idle_after_epoch,
     garbage_collection,
     memory_growth,
-    memory_taken_anew,
+    memory_not_reused,
     ragged_last_batch,
     optimizer_share_high,
     recompute_share,

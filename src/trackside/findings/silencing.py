@@ -27,7 +27,7 @@ FINDING_IDS: tuple[str, ...] = (
     "slow_compile",
     "host_memory_growth",
     "device_memory_growth",
-    "memory_taken_anew",
+    "memory_not_reused",
     "optimizer_share_high",
     "recompute_share",
     "low_coverage",

@@ -17,11 +17,11 @@ from trackside.profiling.call_ends import CallEnds
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.device_clock import DeviceClock
 from trackside.profiling.first_step import TimeToFirstStep
+from trackside.profiling.fresh_memory import FreshMemoryMeter
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import CALLBACK, LOGGING, SET_UP_PARTS, LedgerTotals
 from trackside.profiling.processor_use import ProcessorMeter
 from trackside.profiling.recent_steps import RecentStepTimes
-from trackside.profiling.taken_memory import TakenMemoryMeter
 
 MAX_UNACCOUNTED_CALLS = 32
 LOG_EVERY_S = 0.1
@@ -84,7 +84,7 @@ class StepMeter:
         self._now, self._timestamp = clock.now, clock.timestamp
         self._clock = clock
         self._processors: ProcessorMeter | None = None
-        self._memory: TakenMemoryMeter | None = None
+        self._memory: FreshMemoryMeter | None = None
         self._epoch_ended: tuple[int, dict[str, float]] | None = None
         self._tokens_per_sample = 0
         self.first_step: TimeToFirstStep | None = None
@@ -155,7 +155,7 @@ class StepMeter:
         with self.ledger.spend(LOGGING):
             if self._processors is None:  # from the first row on, since what comes before is mostly compiling
                 self._processors = ProcessorMeter(self._clock)
-                self._memory = TakenMemoryMeter(self.ledger.num_steps, self._now)
+                self._memory = FreshMemoryMeter(self.ledger.num_steps, self._now)
             totals = self.totals()
             recent, self._logged = totals.since(self._logged), totals
             if recent.num_steps > 0:
@@ -182,7 +182,7 @@ class StepMeter:
         if use is not None:
             self._run_log.append("processors", step=step, **asdict(use))
         if self._memory is not None:
-            self._run_log.append("memory_taken", step=step, **asdict(self._memory.taken(totals.num_steps)))
+            self._run_log.append("fresh_memory", step=step, **asdict(self._memory.since_then(totals.num_steps)))
         return totals
 
     def end_epoch(self, epoch: int) -> None:

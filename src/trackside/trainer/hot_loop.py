@@ -125,7 +125,6 @@ class HotLoop:
         take, place, guard, retire = feed.take, feed.place, feed.guard, self._completed.retire_first
         ends, calls, inflight, kept_memory = self._ends, self._ledger.calls, self._inflight, self._kept_memory
         inflight.break_off()
-        kept_memory.break_off()
         if inflight.is_wide:
             guard.copy_all()
         count_taken = feed.counting(self._meter.count_samples)
@@ -193,11 +192,10 @@ class HotLoop:
                 retire(window, inflight.num_retired)
             if guard.on_probation:
                 self.retire_all()
-            if was_blocked:
-                if cursor.step >= kept_memory.next_step:
-                    kept_memory.look(cursor.step)
-                if inflight.adapt(cursor.step, ready_s):
-                    self._change_window(guard)
+            if cursor.step >= kept_memory.next_step:
+                kept_memory.look(cursor.step)
+            if was_blocked and inflight.adapt(cursor.step, ready_s):
+                self._change_window(guard)
         return True
 
     def _change_window(self, guard: BufferGuard) -> None:
@@ -218,6 +216,7 @@ class HotLoop:
         """Something was compiled during a call: if it was the step, leave its time out, and say why."""
         self._ledger.account()
         self._meter.device.pause()  # such a call says nothing about the device
+        self._kept_memory.leave_out()
         self._logger.write_held_rows()  # their time is theirs, whatever is left out from here on
         is_step = self._sentinel is None or self._sentinel.compiled(
             "train_step", args, step=record.first_step, function=self._call, since=num_compiles
@@ -258,6 +257,7 @@ class HotLoop:
             Whether all of them were finite, so that the state may be validated and saved.
         """
         self.retire_all()
+        self._kept_memory.break_off(self._progress.cursor.step)
         if self._sentinel is not None:
             self._sentinel.flush(self._progress.cursor.step)
         if self._vector is not self._fresh_vector:

@@ -1,10 +1,10 @@
-"""Keeps the memory that steps on a CPU have freed for the next ones, instead of giving it back to the system.
+"""On a CPU, keeps the memory that a step frees for the next one, instead of giving it back to the operating system.
 
-A compiled step takes one block for its intermediate results and frees it at its end. glibc hands blocks of more than
-32 MB back at once, whatever was freed before, and some smaller ones. So every step gets its block anew, and the system
-clears it page by page: 13,000 pages and 15 of 51 ms in a step of a character transformer, and half of a step of 2.4 ms
-that takes 5 MB. Whether that happens can be counted, and glibc can be told to keep such blocks. It cannot be told to
-keep those of more than 64 MB that are not taken by the main thread; `memory_taken_anew` tells what to do then.
+A compiled step allocates a block for its intermediate results and frees it at its end. glibc gives blocks of more than
+32 MB back to the system at once, and some smaller ones. So every step gets fresh memory, which the system has to clear
+page by page: 13,000 pages and 15 of 51 ms in a step of a character transformer, and half of a step of 2.4 ms that gets
+5 MB. Fresh memory can be counted, and glibc can be told to keep such blocks. It cannot be told to keep blocks of more
+than 64 MB that another thread than the main one allocates; the finding `memory_not_reused` says what to do about these.
 """
 
 import ctypes
@@ -14,77 +14,102 @@ import os
 import sys
 
 from trackside.logger.run_log import RunLog
-from trackside.profiling.taken_memory import bytes_taken
+from trackside.profiling.fresh_memory import fresh_bytes
 from trackside.text import num_bytes
 
 LOGGER = logging.getLogger(__name__)
 
 MIN_BYTES_PER_STEP = 1 << 20
-"""Steps that take less anew lose too little to change anything for it."""
+"""Less fresh memory than this takes too little time to change anything."""
 MIN_KEPT_BYTES = 128 << 20
-"""Blocks up to this size are kept at any rate: a block may be larger than what a step takes of it in the mean."""
+"""Blocks up to this size are kept in any case: a block may be larger than the fresh memory of an average step."""
 FIRST_LOOK, MAX_LOOK = 4, 1024
-"""Over how many steps the first look goes, and the longest; each goes over twice as many as the one before."""
+"""How many steps the first verdict covers, and the most that one covers; each covers twice as many as the last."""
 _ROOM = 4
-"""How many times as large a block may be as what a step takes."""
+"""How many times as large as the fresh memory of a step a block may be."""
 _MAX_BYTES = 2**31 - 1
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # from malloc.h
 _SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
 
 
 class KeptMemory:
-    """Looks how much memory steps take anew from the system, and has it kept where that is much.
+    """Counts the fresh memory of steps, and has freed memory kept if it is a lot.
+
+    The first steps do not count: they get memory for the first time.
 
     Args:
-        run_log: Hears of it.
-        is_wanted: Whether it may do anything: steps run on a CPU, and the user does not object.
+        run_log: Gets a row when memory is kept.
+        is_wanted: Whether steps run on a CPU, and the user does not object.
 
     Attributes:
-        next_step: The step after which to look again.
+        next_step: The step after which to call `look` again.
     """
 
     def __init__(self, run_log: RunLog, is_wanted: bool):
         self._run_log = run_log
         self._length = FIRST_LOOK
+        self._is_warm = False
         self._since: tuple[int, int] | None = None
+        self._num_steps = self._num_bytes = 0
         self.next_step = 0.0 if is_wanted and can_keep() else math.inf
 
-    def break_off(self) -> None:
-        """Other things than steps have taken memory: begin to count anew."""
-        if self._since is not None:
-            self._since, self.next_step = None, 0.0
-
-    def look(self, step: int, taken: int | None = None) -> None:
-        """Look, when the host has waited for the device, so that steps go on evenly.
+    def look(self, step: int, so_far: int | None = None) -> None:
+        """Count the fresh memory of the last steps.
 
         Args:
             step: The last step that was called.
-            taken: How many bytes this process has taken so far; what the system has counted, if left out.
+            so_far: How many bytes of fresh memory this process has got; if left out, as many as the system has counted.
         """
-        taken = bytes_taken() if taken is None else taken
+        if self._is_warm:
+            self._count(step, fresh_bytes() if so_far is None else so_far)
+        else:
+            self._is_warm, self.next_step = True, step + FIRST_LOOK
+
+    def break_off(self, step: int, so_far: int | None = None) -> None:
+        """Count up to here, and go on with the next look: until then, others than steps may get memory.
+
+        Args:
+            step: The last step that was called.
+            so_far: As in `look`.
+        """
         if self._since is not None:
-            since_step, taken_before = self._since
-            bytes_per_step = (taken - taken_before) / (step - since_step)
+            self._count(step, fresh_bytes() if so_far is None else so_far)
+        self.leave_out()
+
+    def leave_out(self) -> None:
+        """Do not count what was allocated since the last look, such as by a compilation."""
+        if self._since is not None:
+            self._since, self.next_step = None, 0.0
+
+    def _count(self, step: int, so_far: int) -> None:
+        if self._since is not None:
+            since_step, before = self._since
+            self._num_steps += step - since_step
+            self._num_bytes += so_far - before
+        self._since = step, so_far
+        if self._num_steps >= self._length:
+            bytes_per_step = self._num_bytes / self._num_steps
             if bytes_per_step >= MIN_BYTES_PER_STEP:
                 self._keep(step, bytes_per_step)
                 return
-            self._length = min(2 * self._length, MAX_LOOK)
-        self._since, self.next_step = (step, taken), step + self._length
+            self._length, self._num_steps, self._num_bytes = min(2 * self._length, MAX_LOOK), 0, 0
+        self.next_step = step + self._length - self._num_steps
 
     def _keep(self, step: int, bytes_per_step: float) -> None:
-        self.next_step = math.inf
+        self._since, self.next_step = None, math.inf
         if keep_freed_memory(max(MIN_KEPT_BYTES, math.ceil(_ROOM * bytes_per_step))):
             self._run_log.write("memory_kept", step=step, bytes_per_step=round(bytes_per_step))
             LOGGER.info(
-                "each step took %s of memory anew from the system; from here on, the process keeps what steps free",
+                "each step got %s of fresh memory from the operating system; from now on, the process keeps the memory "
+                "that steps free",
                 num_bytes(bytes_per_step),
             )
 
 
 def can_keep() -> bool:
-    """Whether the C library can be told to keep what is freed, and nobody has told it anything about that."""
-    is_told = any(name in os.environ for name in _SETTINGS) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    return sys.platform == "linux" and not is_told and hasattr(ctypes.CDLL(None), "mallopt")
+    """Whether the C library can be told to keep freed memory, and the user has not set anything about that."""
+    is_set = any(name in os.environ for name in _SETTINGS) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    return sys.platform == "linux" and not is_set and hasattr(ctypes.CDLL(None), "mallopt")
 
 
 def keep_freed_memory(size: int) -> bool:
