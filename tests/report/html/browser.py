@@ -105,6 +105,17 @@ class Opened:
             assert time.monotonic() < deadline, f"never true: {expression}"
             self.page.wait_for_timeout(20)
 
+    def double_click_until(self, x: float, y: float, expression: str) -> None:
+        """Double-click at a place until an expression is true, as a person does.
+
+        On a busy machine the second click may come too late for plotly, which then takes it for another first one.
+        """
+        deadline = time.monotonic() + TIMEOUT_MS / 1e3
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < deadline, f"never true: {expression}"
+            self.page.mouse.dblclick(x, y)
+            self.page.wait_for_timeout(1000)
+
     def violations(self) -> list[str]:
         """What the page's policy has blocked."""
         return self.page.evaluate("window.violations")

@@ -142,8 +142,8 @@ def test_drag_zooms_all_charts_over_steps(shown: Opened) -> None:
     zoomed = [shown.layout(chart, "xaxis.range") for chart in STEP_CHARTS]
     assert zoomed[0] == zoomed[1] == zoomed[2]
     assert whole[1][0] < zoomed[1][0] < zoomed[1][1] < whole[1][1]
-    shown.page.mouse.dblclick(box["x"] + 0.5 * box["width"], middle)
-    shown.wait_until("document.getElementById('step-time-chart')._fullLayout.xaxis.autorange !== false")
+    is_whole = "document.getElementById('step-time-chart')._fullLayout.xaxis.autorange !== false"
+    shown.double_click_until(box["x"] + 0.5 * box["width"], middle, is_whole)
 
 
 def test_click_opens_a_scope(shown: Opened) -> None:
