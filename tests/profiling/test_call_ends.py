@@ -216,3 +216,24 @@ def test_calls_that_are_only_noticed_are_known_to_take_no_longer(noticed_s: floa
             assert call.completed_s - call.uncertainty_s <= call.dispatched_s + 1e-9
             assert call.completed_s + call.uncertainty_s == pytest.approx(call.dispatched_s + noticed_s)
     ends.close()
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "num_idle", "looks"), [(2e-3, 5, True), (2e-3, 250, False), (1e-4, 0, False), (2e-2, 0, False)]
+)
+def test_a_busy_device_is_not_watched_at_every_call(gap_s: float, num_idle: int, looks: bool) -> None:
+    """Where calls take milliseconds and the device always has more to do, the loop wakes nobody up."""
+    clock, looked_for = ManualClock(), []
+    watch = BlindWatch(clock)
+    watch.look_for = looked_for.append
+    ends = call_ends.CallEnds(max_inflight=4096, clock=clock, watch=watch)
+    ends.latest = lambda: None
+    calls = [queued_call(index * gap_s, (index + 1) * gap_s) for index in range(500)]
+    for call in calls[:num_idle]:
+        call.was_idle = True
+    ends.conclude(calls, ())
+    assert (looked_for, ends.next_watch_s == math.inf) == ([ends.latest] * looks, looks)
+    ends.conclude([queued_call(500 * gap_s, 500 * gap_s + index * 1e-5) for index in range(100)], ())
+    assert ends.next_watch_s < math.inf
+    assert looked_for[-1:] == [None] * looks
+    ends.close()

@@ -71,3 +71,27 @@ def test_call_that_is_complete_already(watch: CompletionWatch) -> None:
     watch.close()
     assert call.seen_s == math.inf
     assert call.found_s < math.inf
+
+
+def test_last_call_is_looked_for(watch: CompletionWatch) -> None:
+    """A loop that gives no calls to watch loses nothing: the thread finds the last one, and the next after it."""
+    calls = [record(Report()), record(Report())]
+    last = calls[0]
+    watch.look_for(lambda: last)
+    for last in calls:
+        assert last.report.is_awaited.wait(60)
+        last.report.set_ready()
+    watch.close()
+    assert [call.seen_s for call in calls] == [7.0, 7.0]
+
+
+def test_nobody_looks_any_longer(watch: CompletionWatch) -> None:
+    """Once the last call is not to be looked for, only calls that are given are noted."""
+    unseen, given = record(Report()), record(Report())
+    watch.look_for(lambda: None)
+    watch.look_for(None)
+    watch.watch(given)
+    given.report.is_awaited.wait()
+    given.report.set_ready()
+    watch.close()
+    assert (unseen.seen_s, given.seen_s) == (math.inf, 7.0)

@@ -94,6 +94,7 @@ class CallBook:
         self._next_look_s = 0.0
         self._said: set[str] = set()
         measurements.functions = self.functions
+        meter.ends.latest = lambda: self.last
 
     def measure(self, function: Callable[..., Any], name: str, steps_per_call: int) -> Callable[..., Any]:
         """The function, with each of its calls recorded.

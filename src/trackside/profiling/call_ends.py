@@ -3,14 +3,14 @@
 A loop waits for a call only if too many are in flight; then it sees the moment at which one completes. A loop whose
 device waits for data never does: it learns at its next call, or the one after that, what has completed some time ago.
 So a thread watches such calls, all of them where a step is long enough to make that cheap, one now and then where it is
-not. Of the rest only limits are known: a call does not complete before it was made nor before the call in front of it,
+not, or where the device always has more to do. Of the rest only limits are known: a call does not complete before it was made nor before the call in front of it,
 and not after it was found complete. Within these limits it took as long as such calls take.
 """
 
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -23,6 +23,10 @@ from trackside.profiling.wake_up import Waiter
 
 WATCH_ALL_FROM_S = 1e-3
 """Calls this far apart are all watched: that takes a few microseconds of each."""
+CHEAP_FROM_S = 5e-3
+"""That takes next to nothing of calls this far apart. Of shorter ones it may take a twentieth, where all cores are busy."""
+MAX_IDLE_SHARE = 0.1
+"""A device that is found idle by no more calls than this always has more to do."""
 SAMPLE_EVERY_S = 0.1
 """How far apart the watched ones are otherwise."""
 _MAX_DURATIONS = 32
@@ -44,11 +48,15 @@ class CallEnds:
     Attributes:
         max_inflight: How many calls may be under way. If it gets smaller, no call may be.
         next_watch_s: From then on, the next call that the loop did not have to wait for is worth watching.
+        latest: Gives the last call of a loop that never waits for calls by itself. While its device always has more to
+            do, the thread looks for that call now and then, and the loop does not have to wake it up.
     """
 
     def __init__(self, max_inflight: int = 2, clock: Clock = SYSTEM_CLOCK, watch: CompletionWatch | None = None):
         self.next_watch_s = 0.0
         self.max_inflight = max_inflight
+        self.latest: Callable[[], CallRecord | None] | None = None
+        self._looks_for_latest = False
         self._now = clock.now
         self._watch = CompletionWatch(clock) if watch is None else watch
         self._waiter = Waiter(clock)
@@ -168,8 +176,16 @@ class CallEnds:
         self._last_s = last_s
         if calls:
             self._is_long = self._takes_long or apart_s >= WATCH_ALL_FROM_S * len(calls)
-        if is_any_long:
+            self._look_for_latest(self._is_long and apart_s < CHEAP_FROM_S * len(calls) and _is_device_busy(calls))
+        if is_any_long and not self._looks_for_latest:
             self.next_watch_s = 0.0
+
+    def _look_for_latest(self, looks: bool) -> None:
+        """Have the thread look for the last call by itself, or be woken up at calls again."""
+        if self.latest is not None and looks != self._looks_for_latest:
+            self._looks_for_latest = looks
+            self.next_watch_s = _NEVER if looks else 0.0
+            self._watch.look_for(self.latest if looks else None)
 
     def _see(self, call: CallRecord, begin_s: float, seen_s: float) -> float:
         """Learn from a call that somebody saw to complete.
@@ -243,6 +259,11 @@ class CallEnds:
             self._takes_long = self._typical_s >= WATCH_ALL_FROM_S
             if len(ordered) >= _MIN_DURATIONS:
                 self._spread_s = (ordered[-1 - tenth] - ordered[tenth]) / 2
+
+
+def _is_device_busy(calls: Sequence[CallRecord]) -> bool:
+    """Whether the device nearly always had more to do, so that it matters little when each call completed."""
+    return sum(call.was_idle for call in calls) <= MAX_IDLE_SHARE * len(calls)
 
 
 def _end_in_long_stretch(ended_s: float, earliest_s: float, latest_s: float, following: CallRecord | None) -> float:
