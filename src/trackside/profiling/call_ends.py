@@ -2,9 +2,10 @@
 
 A loop waits for a call only if too many are in flight; then it sees the moment at which one completes. A loop whose
 device waits for data never does: it learns at its next call, or the one after that, what has completed some time ago.
-So a thread watches such calls, all of them where a step is long enough to make that cheap, one now and then where it is
-not, or where the device always has more to do. Of the rest only limits are known: a call does not complete before it was made nor before the call in front of it,
-and not after it was found complete. Within these limits it took as long as such calls take.
+So a thread watches such calls: all of them where a step is long enough to make that cheap, one now and then where it is
+not, or where the device always has more to do. Of the rest only limits are known: a call does not complete before it
+was made nor before the call in front of it, and not after it was found complete. Within these limits it took as long as
+such calls take.
 """
 
 import math
@@ -24,7 +25,7 @@ from trackside.profiling.wake_up import Waiter
 WATCH_ALL_FROM_S = 1e-3
 """Calls this far apart are all watched: that takes a few microseconds of each."""
 CHEAP_FROM_S = 5e-3
-"""That takes next to nothing of calls this far apart. Of shorter ones it may take a twentieth, where all cores are busy."""
+"""That takes next to nothing of calls this far apart; of shorter ones up to a twentieth, where all cores are busy."""
 MAX_IDLE_SHARE = 0.1
 """A device that is found idle by no more calls than this always has more to do."""
 SAMPLE_EVERY_S = 0.1
