@@ -1,9 +1,13 @@
 import csv
+import errno
 import json
 import math
+import os
+import sys
 
 import pytest
 
+from tests.fork_server import run
 from trackside.errors import ConfigError
 from trackside.logger import FileLogger, FileLoggerConfig
 
@@ -127,3 +131,46 @@ def test_unknown_formats_are_refused():
     """The error names those that exist."""
     with pytest.raises(ConfigError, match=r"file_format is 'xml'.*'csv' or 'jsonl'"):
         FileLoggerConfig(file_format="xml")  # pyright: ignore
+
+
+@pytest.mark.parametrize("file_format", ["csv", "jsonl"])
+def test_several_rows_at_once_are_the_same_rows(make_tool, tmp_path, file_format):
+    """Whether rows come together or one by one, with new metrics among them or without, the tables are the same."""
+    rows = [({"loss": 0.5}, 1, 1), ({"loss": 0.25, "acc": 1.0}, 2, 1), ({"acc": math.nan}, 3, 2)]
+    tool = make_tool(file_format)
+    tool.log_metrics_rows(rows, "train")
+    tool.log_metrics_rows(rows, "train")
+    for row in (*rows, *rows):
+        tool.log_metrics(*row, "val")
+    together, one_by_one = ((tmp_path / "metrics" / f"{mode}.{file_format}").read_text() for mode in ("train", "val"))
+    assert together == one_by_one
+
+
+@pytest.mark.parametrize("file_format", ["csv", "jsonl"])
+def test_a_full_disk_keeps_the_rows_that_fit(tmp_path, file_format):
+    """Of rows that are written together, those before the disk was full are whole, and the next ones follow them."""
+    code = """
+import resource, sys
+from pathlib import Path
+from trackside.logger.file import FileLogger
+tool = FileLogger(Path(sys.argv[1]), sys.argv[2])
+tool.setup()
+rows = [({"loss": 0.5}, step, 1) for step in range(100)]
+tool.log_metrics_rows(rows[:1], "train")
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (400, hard))
+try:
+    tool.log_metrics_rows(rows[1:], "train")
+except OSError as error:
+    print(error.strerror)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+tool.log_metrics_rows(rows[-1:], "train")
+"""
+    result = run([sys.executable, "-c", code, tmp_path, file_format], capture_output=True, text=True, check=True)
+    assert os.strerror(errno.ENOSPC) in result.stdout
+    path = tmp_path / f"train.{file_format}"
+    rows = read(path) if file_format == "csv" else list(map(json.loads, path.read_text().splitlines()))
+    steps = [int(row["step"]) for row in rows]
+    assert 5 < len(steps) < 50
+    assert steps == [*range(len(steps) - 1), 99]
+    assert path.stat().st_size <= 400 + len(path.read_text().splitlines()[-1]) + 1

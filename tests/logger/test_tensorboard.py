@@ -1,10 +1,14 @@
+import errno
 import importlib
+import os
+import sys
 
 import numpy as np
 import pytest
 
+from tests.fork_server import run
 from trackside.errors import ConfigError, MissingExtraError
-from trackside.logger import TensorBoardLoggerConfig
+from trackside.logger import TensorBoardLogger, TensorBoardLoggerConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard.*")
 
@@ -98,3 +102,38 @@ def test_the_flush_interval_must_be_positive():
     """The error names field and value."""
     with pytest.raises(ConfigError, match="flush_secs is 0"):
         TensorBoardLoggerConfig(flush_secs=0)
+
+
+def test_several_rows_at_once(tmp_path, read_tensorboard):
+    """Rows that are written together are read as those that are written one by one."""
+    tool = TensorBoardLogger(tmp_path)
+    tool.setup()
+    tool.log_metrics_rows([({"loss": 0.5 * step}, step, 1) for step in range(5)], "train")
+    tool.finalize("success")
+    events = read_tensorboard(tmp_path).Scalars("train/loss")
+    assert [(event.step, event.value) for event in events] == [(step, 0.5 * step) for step in range(5)]
+
+
+def test_a_full_disk_keeps_the_rows_that_fit(tmp_path, read_tensorboard):
+    """Of rows that are written together, those before the disk was full are whole, and the next ones follow them."""
+    code = """
+import resource, sys
+from pathlib import Path
+from trackside.logger.tensorboard import TensorBoardLogger
+tool = TensorBoardLogger(Path(sys.argv[1]))
+tool.setup()
+rows = [({"loss": 0.5}, step, 1) for step in range(100)]
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+try:
+    tool.log_metrics_rows(rows, "train")
+except OSError as error:
+    print(error.strerror)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+tool.log_metrics_rows(rows[-1:], "train")
+"""
+    result = run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert os.strerror(errno.ENOSPC) in result.stdout
+    steps = [event.step for event in read_tensorboard(tmp_path).Scalars("train/loss")]
+    assert 5 < len(steps) < 50
+    assert steps == [*range(len(steps) - 1), 99]

@@ -258,3 +258,54 @@ def test_a_tool_that_keeps_up_says_nothing(recording_tool):
     runner.flush()
     runner.finalize("success")
     assert reports == []
+
+
+ROWS = [({"loss": float(step)}, step, 1) for step in range(4)]
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_row_that_fails_costs_none_of_those_logged_with_it(recording_tool, threaded):
+    """Several rows at once reach a tool that takes one at a time one by one: it loses those that it cannot take."""
+
+    class Picky(recording_tool):
+        def log_metrics(self, metrics, step, epoch, mode):
+            if step == 1:
+                raise RuntimeError("not this one")
+            super().log_metrics(metrics, step, epoch, mode)
+
+    Picky.threaded = threaded
+    runner = build_runner(Picky())
+    runner.call_with_rows(ROWS, "train")
+    runner.finalize("success")
+    assert [row[1] for row in runner.tool.rows()] == [0, 2, 3]
+    assert runner.num_failed == 1
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_tool_may_take_several_rows_at_once(recording_tool, threaded):
+    """A tool that says how it logs several rows gets them in one call."""
+    taken = []
+
+    class Fast(recording_tool):
+        def log_metrics_rows(self, rows, mode):
+            taken.append((rows, mode))
+
+    Fast.threaded = threaded
+    runner = build_runner(Fast())
+    runner.call_with_rows(ROWS, "train")
+    runner.finalize("success")
+    assert taken == [(ROWS, "train")]
+
+
+def test_several_rows_need_room_for_several(blocking_tool, caplog):
+    """Rows that are logged together count one by one: in the queue's limit, and among those that were dropped."""
+    runner = ThreadedToolRunner(blocking_tool, max_queued=6, max_wait_s=0.0)
+    log(runner, 0)
+    assert blocking_tool.has_started.wait(300)
+    for _ in range(4):  # there is room for more after the first four, and not after eight
+        runner.call_with_rows(ROWS, "train")
+    assert runner.num_dropped == 8
+    blocking_tool.may_go_on.set()
+    runner.finalize("success")
+    assert [row[1] for row in blocking_tool.rows()] == [0, *range(4), *range(4)]
+    assert "8 rows" in errors(caplog)[-1]

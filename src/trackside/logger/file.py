@@ -5,7 +5,9 @@ import errno
 import io
 import math
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
@@ -15,6 +17,7 @@ import msgspec
 from trackside.errors import ConfigError
 from trackside.files import write_atomically
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig, check_folder, tool_directory
+from trackside.metric_columns import MetricRow
 
 if TYPE_CHECKING:
     from trackside.logger.logger import Logger
@@ -70,10 +73,14 @@ class FileLogger(LoggerTool):
 
     def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Append a row with the columns `step` and `epoch`, and one per metric."""
+        self.log_metrics_rows([(metrics, step, epoch)], mode)
+
+    def log_metrics_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
+        """Append several rows, by one write."""
         table = self._tables.get(mode)
         if table is None:
             table = self._tables[mode] = self._open(mode)
-        table.append({**metrics, "step": step, "epoch": epoch})
+        table.append([{**metrics, "step": step, "epoch": epoch} for metrics, step, epoch in rows])
 
     def finalize(self, status: str) -> None:
         """Close the files."""
@@ -93,10 +100,11 @@ class _AppendFile:
         self.path = path
         self._fd = self._open()
 
-    def write(self, line: bytes) -> None:
-        num_written = os.write(self._fd, line)
-        if num_written != len(line):
-            os.ftruncate(self._fd, os.fstat(self._fd).st_size - num_written)
+    def write(self, lines: bytes) -> None:
+        num_written = os.write(self._fd, lines)
+        if num_written != len(lines):
+            num_torn = num_written - (lines.rfind(b"\n", 0, num_written) + 1)
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - num_torn)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def replace(self, content: bytes) -> None:
@@ -123,10 +131,8 @@ class _JsonlTable:
         self._file = _AppendFile(path)
         self.close = self._file.close
 
-    def append(self, row: dict[str, Any]) -> None:
-        ordered = {"step": row["step"], "epoch": row["epoch"], **row}
-        spelled = {name: value if math.isfinite(value) else str(value) for name, value in ordered.items()}
-        self._file.write(msgspec.json.encode(spelled) + b"\n")
+    def append(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._file.write(b"".join(msgspec.json.encode(_spelled(row)) + b"\n" for row in rows))
 
     def cut(self, step: int) -> None:
         """Take rows of later steps out."""
@@ -134,6 +140,11 @@ class _JsonlTable:
         kept = [line for line in lines if msgspec.json.decode(line)["step"] <= step]
         if len(kept) < len(lines):
             self._file.replace(b"".join(kept))
+
+
+def _spelled(row: dict[str, Any]) -> dict[str, Any]:
+    ordered = {"step": row["step"], "epoch": row["epoch"], **row}
+    return {name: value if math.isfinite(value) else str(value) for name, value in ordered.items()}
 
 
 class _CsvTable:
@@ -145,14 +156,15 @@ class _CsvTable:
         self._columns: list[str] = next(iter(self._read()), [])
         self._known = set(self._columns)
 
-    def append(self, row: dict[str, Any]) -> None:
-        if not self._known.issuperset(row):
-            self._widen(row)
-        self._file.write(_csv_bytes([[row.get(column, "") for column in self._columns]]))
+    def append(self, rows: Sequence[dict[str, Any]]) -> None:
+        names = rows[0].keys() if len(rows) == 1 else dict.fromkeys(chain.from_iterable(rows))
+        if not self._known.issuperset(names):
+            self._widen(names)
+        self._file.write(_csv_bytes([[row.get(column, "") for column in self._columns] for row in rows]))
 
-    def _widen(self, row: dict[str, Any]) -> None:
+    def _widen(self, names: Iterable[str]) -> None:
         columns = self._columns or ["step", "epoch"]
-        columns = [*columns, *(name for name in row if name not in columns)]
+        columns = [*columns, *(name for name in names if name not in columns)]
         old_rows = self._read()[1:]
         padded = [old + [""] * (len(columns) - len(old)) for old in old_rows]
         self._file.replace(_csv_bytes([columns, *padded]))

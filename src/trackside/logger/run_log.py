@@ -237,18 +237,21 @@ class RunLog:
         except UnicodeEncodeError:
             values, mode = with_unicode_names(values), to_unicode(mode)
             self._events.write_metrics(values, step, epoch, mode)
-        self._pass_on(values, step, epoch, mode)
+        self._pass_on([(values, step, epoch)], mode)
 
-    def _pass_on(self, values: dict[str, float], step: int, epoch: int, mode: str) -> None:
-        """Give a row of metrics, which is in the event file, to the tools and to whom it concerns."""
-        if self.tools:
-            self.tools.log_metrics(values, step, epoch, mode)
+    def _pass_on(self, rows: Sequence[MetricRow], mode: str) -> None:
+        """Give rows of metrics, which are in the event file, to the tools and to whom they concern."""
+        if len(rows) == 1:
+            self.tools.log_metrics(*rows[0], mode)
+        elif self.tools:
+            self.tools.log_metrics_rows(rows, mode)
         if mode == "train_epoch" or self._subscribers:  # the facts need no others, and steps are many
             self._report_if_deleted()
-            fields = {"step": step, "epoch": epoch, "mode": mode, "values": values}
-            self._facts.add({"kind": "metrics", **fields})
-            for subscriber in self._subscribers:
-                subscriber("metrics", fields)
+            for values, step, epoch in rows:
+                fields = {"step": step, "epoch": epoch, "mode": mode, "values": values}
+                self._facts.add({"kind": "metrics", **fields})
+                for subscriber in self._subscribers:
+                    subscriber("metrics", fields)
 
     def write_metrics_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
         """Write several rows of metrics at once.
@@ -264,8 +267,7 @@ class RunLog:
             mode = to_unicode(mode)
             self._events.write_metrics_rows(rows, mode)
         if self._has_readers(mode):
-            for row in rows:
-                self._pass_on(*row, mode)
+            self._pass_on(rows, mode)
 
     def write_metrics_columns(self, columns: MetricColumns, mode: str) -> None:
         """Write several rows with the same metrics at once.
@@ -280,8 +282,7 @@ class RunLog:
             self.write_metrics_rows(columns.rows(), mode)
             return
         if self._has_readers(mode):
-            for row in columns.rows():
-                self._pass_on(*row, mode)
+            self._pass_on(columns.rows(), mode)
 
     def _has_readers(self, mode: str) -> bool:
         """Whether rows of metrics go anywhere but to the event file."""

@@ -6,7 +6,9 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import numpy as np
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig, check_folder, tool_directory
+from trackside.metric_columns import MetricRow
 from trackside.optional import require
 
 if TYPE_CHECKING:
@@ -87,9 +90,17 @@ class TensorBoardLogger(LoggerTool):
 
     def log_metrics(self, metrics: dict[str, float], step: int, epoch: int, mode: str) -> None:
         """Log each metric as a scalar."""
+        self._file.write(self._scalars(metrics, mode), step)
+
+    def log_metrics_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
+        """Log several rows, by one write."""
+        self._file.write_all([(self._scalars(metrics, mode), step) for metrics, step, _ in rows])
+
+    def _scalars(self, metrics: dict[str, float], mode: str) -> Any:
         summary = self._summary.Summary
-        values = [summary.Value(tag=self._tag(mode, name), simple_value=value) for name, value in metrics.items()]
-        self._file.write(summary(value=values), step)
+        return summary(
+            value=[summary.Value(tag=self._tag(mode, name), simple_value=value) for name, value in metrics.items()]
+        )
 
     def _tag(self, mode: str, name: str) -> str:
         """What TensorBoard calls a metric, which takes longer to find out than the rest of a row."""
@@ -146,7 +157,11 @@ class _EventFile:
         self._append(self._event(wall_time=clock.timestamp(), file_version="brain.Event:2"))
 
     def write(self, summary: Any, step: int) -> None:
-        self._append(self._event(wall_time=self._clock.timestamp(), step=step, summary=summary))
+        self.write_all([(summary, step)])
+
+    def write_all(self, summaries: Sequence[tuple[Any, int]]) -> None:
+        now = self._clock.timestamp()
+        self._append(*(self._event(wall_time=now, step=step, summary=summary) for summary, step in summaries))
         if self._clock.now() - self._last_sync >= self._flush_secs:
             self.sync()
 
@@ -163,13 +178,20 @@ class _EventFile:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _append(self, event: Any) -> None:
+    def _append(self, *events: Any) -> None:
+        records = [self._record(event) for event in events]
+        data = b"".join(records)
+        num_written = os.write(self._fd, data)
+        if num_written != len(data):
+            # A reader stops at a record that is cut short: take it back.
+            ends = accumulate(map(len, records))
+            num_whole = max((end for end in ends if end <= num_written), default=0)
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - (num_written - num_whole))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _record(self, event: Any) -> bytes:
         data = event.SerializeToString()
         length = struct.pack("<Q", len(data))
-        checksums = struct.pack("<I", self._checksum(length)), struct.pack("<I", self._checksum(data))
-        record = length + checksums[0] + data + checksums[1]
-        num_written = os.write(self._fd, record)
-        if num_written != len(record):
-            # A reader stops at a record that is cut short: take it back.
-            os.ftruncate(self._fd, os.fstat(self._fd).st_size - num_written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return b"".join(
+            (length, struct.pack("<I", self._checksum(length)), data, struct.pack("<I", self._checksum(data)))
+        )

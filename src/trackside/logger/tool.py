@@ -2,6 +2,7 @@
 
 # ruff: noqa: B027 - the empty methods are what a tool may leave out
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,6 +11,7 @@ import numpy as np
 
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
+from trackside.metric_columns import MetricRow
 from trackside.run_layout import WHERE_A_RUN_IS_GIVEN_ITS_FOLDER
 
 if TYPE_CHECKING:
@@ -86,6 +88,18 @@ class LoggerTool(abc.ABC):
             epoch: The epoch.
             mode: What they were measured in: `train`, `val`, `test`, `train_epoch` or a callback's own word.
         """
+
+    def log_metrics_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
+        """Log several rows of metrics at once, as short steps have many.
+
+        Override it if your tool can do that in less time than by `log_metrics` for each, which is what happens else.
+
+        Args:
+            rows: The metrics, the step and the epoch of each row.
+            mode: As for `log_metrics`.
+        """
+        for metrics, step, epoch in rows:
+            self.log_metrics(metrics, step, epoch, mode)
 
     def log_image(self, name: str, image: np.ndarray, step: int, mode: str) -> None:
         """Log an image (HxWxC) or several (NxHxWxC), as uint8 with 1, 3 or 4 channels."""

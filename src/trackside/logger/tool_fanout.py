@@ -8,6 +8,7 @@ from trackside.clock import Clock
 from trackside.errors import ConfigError, MissingExtraError
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig
 from trackside.logger.worker import ToolRunner, build_runner
+from trackside.metric_columns import MetricRow
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import DRAIN
 
@@ -57,6 +58,11 @@ class ToolFanout:
         """Log a row of metrics."""
         for runner in self._runners:
             runner.call("log_metrics", dict(values), step, epoch, mode)
+
+    def log_metrics_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
+        """Log several rows of metrics."""
+        for runner in self._runners:
+            runner.call_with_rows([(dict(values), step, epoch) for values, step, epoch in rows], mode)
 
     def can_show(self, method: str) -> bool:
         """Whether any tool overrides `LoggerTool`'s method of this name."""

@@ -3,11 +3,12 @@
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.logger.tool import LoggerTool
+from trackside.metric_columns import MetricRow
 
 LOGGER = logging.getLogger(__name__)
 
@@ -47,6 +48,10 @@ class ToolRunner:
         """Call the tool's method of this name with arguments that are the tool's to keep."""
         self._run(method, args)
 
+    def call_with_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
+        """Have the tool log several rows of metrics, which are the tool's to keep."""
+        self._run_rows(rows, mode)
+
     def flush(self) -> None:
         """Have everything logged so far brought to where it can be seen."""
         self.call("flush")
@@ -60,6 +65,13 @@ class ToolRunner:
             self._is_set_up = self._guard("setup", self.tool.setup)
         if self._is_set_up:
             self._guard(method, getattr(self.tool, method), *args)
+
+    def _run_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
+        if self.can_show("log_metrics_rows"):
+            self._run("log_metrics_rows", (rows, mode))
+        else:  # one by one: a row that a tool cannot take does not cost it the others
+            for row in rows:
+                self._run("log_metrics", (*row, mode))
 
     def _guard(self, doing: str, function: Callable[..., None], *args: Any) -> bool:
         try:
@@ -78,6 +90,35 @@ class ToolRunner:
                 )
             return False
         return True
+
+
+_Rows = tuple[Sequence[MetricRow], str]
+_Call = tuple[str, tuple[Any, ...]]
+
+
+class _CallQueue(queue.Queue["_Call | _Rows | threading.Event | None"]):
+    """Calls that wait for a tool. Several rows in one call count as what they are: several."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._num_calls = 0
+
+    def _qsize(self) -> int:
+        return self._num_calls
+
+    def _put(self, item: "_Call | _Rows | threading.Event | None") -> None:
+        super()._put(item)
+        self._num_calls += num_calls_in(item)
+
+    def _get(self) -> "_Call | _Rows | threading.Event | None":
+        item = super()._get()
+        self._num_calls -= num_calls_in(item)
+        return item
+
+
+def num_calls_in(item: "_Call | _Rows | threading.Event | None") -> int:
+    """How many calls of a tool something in its queue stands for."""
+    return len(item[0]) if isinstance(item, tuple) and not isinstance(item[0], str) else 1
 
 
 class ThreadedToolRunner(ToolRunner):
@@ -112,17 +153,24 @@ class ThreadedToolRunner(ToolRunner):
         self._wait_left_s = max_wait_s
         self._flush_timeout_s = flush_timeout_s
         # None ends the thread; an Event is set when everything before it is done.
-        self._queue: queue.Queue[tuple[str, tuple[Any, ...]] | threading.Event | None] = queue.Queue(max_queued)
+        self._queue = _CallQueue(max_queued)
         self._thread = threading.Thread(target=self._work, name=f"trackside-{self.name}", daemon=True)
         self._thread.start()
 
     def call(self, method: str, *args: Any) -> None:
         """Queue a call of the tool's method; returns before it is done."""
+        self._put((method, args))
+
+    def call_with_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
+        """Queue several rows, which wake the tool's thread up once."""
+        self._put((rows, mode))
+
+    def _put(self, item: "_Call | _Rows") -> None:
         try:
-            self._queue.put_nowait((method, args))
+            self._queue.put_nowait(item)
         except queue.Full:
-            if not self._put_patiently((method, args)):
-                self._drop()
+            if not self._put_patiently(item):
+                self._drop(num_calls_in(item))
 
     def flush(self) -> None:
         """Wait until the tool has done everything so far; a tool that takes too long is reported."""
@@ -181,10 +229,12 @@ class ThreadedToolRunner(ToolRunner):
         while (item := self._queue.get()) is not None:
             if isinstance(item, threading.Event):
                 item.set()
-            else:
+            elif isinstance(item[0], str):
                 self._run(*item)
+            else:
+                self._run_rows(*item)
 
-    def _put_patiently(self, item: tuple[str, tuple[Any, ...]]) -> bool:
+    def _put_patiently(self, item: "_Call | _Rows") -> bool:
         if self._wait_left_s <= 0:
             return False
         start = self._clock.now()
@@ -196,9 +246,9 @@ class ThreadedToolRunner(ToolRunner):
         self._wait_left_s -= self._clock.now() - start
         return True
 
-    def _drop(self) -> None:
-        self.num_dropped += 1
-        if self.num_dropped == 1:
+    def _drop(self, number: int) -> None:
+        is_first, self.num_dropped = self.num_dropped == 0, self.num_dropped + number
+        if is_first:
             LOGGER.error(
                 "The logging tool %s is too slow: %d calls are waiting for it, and rows that find no room are dropped "
                 "from now on. Log less often (log_every_n_steps), or do without it; the event file has every row.",
