@@ -45,6 +45,52 @@ def test_a_span_that_raises_is_counted(timers, clock):
     assert (found(timers, "load").count, found(timers, "load").total_s) == (1, 2.0)
 
 
+def test_a_call_is_timed(timers, clock):
+    """Its result comes back, its time is counted, also if it raises, and not if it is an iterator that has ended."""
+
+    def load(error=None):
+        clock.advance(2.0)
+        if error is not None:
+            raise error
+        return "batch"
+
+    assert [timers.time_call("load", load) for _ in range(2)] == ["batch"] * 2
+    with pytest.raises(KeyError):
+        timers.time_call("load", lambda: load(KeyError()))
+    with pytest.raises(StopIteration):
+        timers.time_call("load", lambda: load(StopIteration()))
+    assert (found(timers, "load").count, found(timers, "load").total_s) == (3, 6.0)
+
+
+def test_a_timed_call_nests(timers, clock):
+    """It may have others inside, and be inside of others."""
+
+    def load():
+        clock.advance(1.0)
+        timers.time_call("read", lambda: clock.advance(2.0))
+
+    with timers.time("step"):
+        timers.time_call("load", load)
+        clock.advance(4.0)
+    totals = {name: (found(timers, name).total_s, found(timers, name).exclusive_s) for name in ("step", "load", "read")}
+    assert totals == {"step": (7.0, 4.0), "load": (3.0, 1.0), "read": (2.0, 2.0)}
+
+
+@pytest.mark.parametrize("was_on", [False, True])
+def test_a_call_is_not_timed_while_off(timers, clock, was_on):
+    """Switched off before or during the call, nothing is counted, and nothing stays open."""
+    timers.enabled = was_on
+
+    def load():
+        timers.enabled = False
+        clock.advance(1.0)
+
+    timers.time_call("load", load)
+    timers.enabled = True
+    timers.time_call("other", lambda: clock.advance(1.0))
+    assert (found(timers, "load").count, found(timers, "other").exclusive_s) == (0, 1.0)
+
+
 def test_nested_timers_give_inclusive_and_exclusive_time(timers, clock):
     """Spans and pairs nest in each other: each level has its own time without that of the levels inside."""
     with timers.time("step"):

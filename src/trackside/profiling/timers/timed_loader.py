@@ -87,6 +87,7 @@ class TimedIterator:
 
     def __init__(self, iterator: Iterator[Any], name: str, profiler: TrainingProfiler):
         self._iterator = iterator
+        self._advance = iterator.__next__
         self._name = name
         self._profiler = profiler
         self._is_empty = True
@@ -96,17 +97,11 @@ class TimedIterator:
         return self
 
     def __next__(self) -> Any:
-        start = self._profiler.start_timer(self._name)
         try:
-            batch = next(self._iterator)
+            batch = self._profiler.time_call(self._name, self._advance)
         except StopIteration:
-            self._profiler.cancel_timer(start)  # the end of the loader is not a batch
             self._warn_if_empty()
             raise
-        except BaseException:
-            self._profiler.end_timer(self._name, start)
-            raise
-        self._profiler.end_timer(self._name, start)
         self._is_empty = False
         return batch
 
