@@ -1,6 +1,8 @@
 """Measures trackside next to hand-written loops and peers, and writes the results: `make bench-peers`."""
 
 import argparse
+import statistics
+from itertools import zip_longest
 from pathlib import Path
 
 from benchmarks.peers.contestant_process import ContestantError, ContestantProcess
@@ -13,23 +15,31 @@ FOLDER = Path(__file__).parent.parent
 
 def measure_task(task: str, names: list[str], num_rounds: int) -> list[Result]:
     """Start everyone, and measure them in turn. Who cannot take part is named, and left out."""
-    started: list[ContestantProcess] = []
+    started: dict[str, list[ContestantProcess]] = {}
     for name in names:
         try:
-            started.append(ContestantProcess.start(name, task))
+            for _ in range(CONTESTANTS[name].num_processes):
+                started.setdefault(name, []).append(ContestantProcess.start(name, task))
         except ContestantError as error:
             print(f"  left out: {error}", flush=True)
+    turns = [one for copies in zip_longest(*started.values()) for one in copies if one is not None]
     try:
         for round_index in range(num_rounds):
-            for one in started if round_index % 2 else reversed(started):
+            for one in turns if round_index % 2 else reversed(turns):
                 one.measure()
     finally:
-        for one in started:
+        for one in turns:
             one.stop()
-    for one in started:
-        best, median = min(one.rounds_s) * 1e6, sorted(one.rounds_s)[len(one.rounds_s) // 2] * 1e6
-        print(f"  {one.name:14} best {best:10,.1f} us, median {median:10,.1f} us per step", flush=True)
-    return [Result(task, one.name, tuple(one.rounds_s)) for one in started]
+    results = [Result(task, name, _rounds_of(copies)) for name, copies in started.items()]
+    for one in results:
+        best_us, median_us = one.best_s * 1e6, one.median_s * 1e6
+        print(f"  {one.contestant:14} best {best_us:10,.1f} us, median {median_us:10,.1f} us per step", flush=True)
+    return results
+
+
+def _rounds_of(copies: list[ContestantProcess]) -> tuple[float, ...]:
+    """The seconds per step of each round: the median over the processes of a contestant."""
+    return tuple(statistics.median(figures) for figures in zip(*(one.rounds_s for one in copies), strict=True))
 
 
 def main() -> None:

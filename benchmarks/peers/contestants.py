@@ -22,6 +22,8 @@ class Contestant:
     """The loop without a library around it that trains the same model by the same kernels."""
     is_short: bool = False
     """Whether it takes part in the short form."""
+    num_processes: int = 1
+    """In how many processes it is measured: two of one contestant differ by some percent from start to end."""
 
 
 def _by_hand(same_work: bool) -> Callable[[Task, Path], Run]:
@@ -76,13 +78,24 @@ CONTESTANTS = {
     one.name: one
     for one in (
         Contestant("loss only", "hand-written JAX loop, loss only", _by_hand(False), is_short=True),
-        Contestant("same work", "hand-written JAX loop, the trainer's device work", _by_hand(True), is_short=True),
-        Contestant("trackside", "trackside at its defaults, a row every 50 steps", _trackside(), is_short=True),
-        Contestant("K=1", "trackside, steps_per_call=1", _trackside(steps_per_call=1), is_short=True),
-        Contestant("every 10", "trackside, a row every 10 steps", _trackside(log_every=10)),
-        Contestant("every 1", "trackside, a row every step", _trackside(log_every=1), is_short=True),
         Contestant(
-            "all on", "trackside with timers, memory, bar, CSV, TensorBoard, checkpoint", _trackside(has_all=True)
+            "same work",
+            "hand-written JAX loop, the trainer's device work",
+            _by_hand(True),
+            is_short=True,
+            num_processes=3,
+        ),
+        Contestant(
+            "trackside", "trackside at its defaults, a row every 50 steps", _trackside(), is_short=True, num_processes=3
+        ),
+        Contestant("K=1", "trackside, steps_per_call=1", _trackside(steps_per_call=1), is_short=True, num_processes=3),
+        Contestant("every 10", "trackside, a row every 10 steps", _trackside(log_every=10)),
+        Contestant("every 1", "trackside, a row every step", _trackside(log_every=1), is_short=True, num_processes=3),
+        Contestant(
+            "all on",
+            "trackside with timers, memory, bar, CSV, TensorBoard, checkpoint",
+            _trackside(has_all=True),
+            num_processes=3,
         ),
         Contestant("keras by hand", "Keras' model and optimizer in a hand-written jitted step", _keras_by_hand),
         Contestant("keras", "Keras 3 on JAX, no bar", _keras(False), True, "keras by hand"),
