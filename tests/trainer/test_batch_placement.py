@@ -8,6 +8,7 @@ import pytest
 
 from trackside.errors import DataError
 from trackside.measured_run.batch_size import loader_length
+from trackside.profiling import TrainingProfiler, profile_data_loader
 from trackside.text import a_type
 from trackside.trainer.batch import Batch
 from trackside.trainer.batch_placement import BatchPlacement
@@ -72,10 +73,15 @@ def test_memory_of_its_own_is_not_copied(loader, num_in_flight):
         del batch  # as a loop does that holds no more than it has to: the allocator gives the memory out again
 
 
-def test_lists_are_trusted():
-    """A list runs no code between batches: the same batch twice is fine, and nothing waits."""
+def timed(batches):
+    return profile_data_loader(batches, "read", TrainingProfiler())
+
+
+@pytest.mark.parametrize("kind", [list, tuple, timed])
+def test_lists_are_trusted(kind):
+    """A list runs no code between batches, also if it is timed: the same batch twice is fine, and nothing waits."""
     batch = next(fresh(1))
-    loader = [batch, batch]
+    loader = kind([batch, batch])
     guard = BufferGuard(loader, 2)
     assert not guard.on_probation
     assert [guard.protect(batch) for batch in loader] == [batch, batch]

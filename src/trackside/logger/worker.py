@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.logger.tool import LoggerTool
@@ -92,11 +92,25 @@ class ToolRunner:
         return True
 
 
-_Rows = tuple[Sequence[MetricRow], str]
-_Call = tuple[str, tuple[Any, ...]]
+class _Call(NamedTuple):
+    """A call that waits for a tool."""
+
+    method: str
+    args: tuple[Any, ...]
 
 
-class _CallQueue(queue.Queue["_Call | _Rows | threading.Event | None"]):
+class _Rows(NamedTuple):
+    """Rows that wait for a tool."""
+
+    rows: Sequence[MetricRow]
+    mode: str
+
+
+_Item = _Call | _Rows | threading.Event | None
+"""What is in a queue. None ends the thread; an Event is set when everything before it is done."""
+
+
+class _CallQueue(queue.Queue[_Item]):
     """Calls that wait for a tool. Several rows in one call count as what they are: several."""
 
     def _init(self, maxsize: int) -> None:
@@ -106,19 +120,19 @@ class _CallQueue(queue.Queue["_Call | _Rows | threading.Event | None"]):
     def _qsize(self) -> int:
         return self._num_calls
 
-    def _put(self, item: "_Call | _Rows | threading.Event | None") -> None:
+    def _put(self, item: _Item) -> None:
         super()._put(item)
         self._num_calls += num_calls_in(item)
 
-    def _get(self) -> "_Call | _Rows | threading.Event | None":
+    def _get(self) -> _Item:
         item = super()._get()
         self._num_calls -= num_calls_in(item)
         return item
 
 
-def num_calls_in(item: "_Call | _Rows | threading.Event | None") -> int:
+def num_calls_in(item: _Item) -> int:
     """How many calls of a tool something in its queue stands for."""
-    return len(item[0]) if isinstance(item, tuple) and not isinstance(item[0], str) else 1
+    return len(item.rows) if isinstance(item, _Rows) else 1
 
 
 class ThreadedToolRunner(ToolRunner):
@@ -152,20 +166,19 @@ class ThreadedToolRunner(ToolRunner):
         self._clock = clock
         self._wait_left_s = max_wait_s
         self._flush_timeout_s = flush_timeout_s
-        # None ends the thread; an Event is set when everything before it is done.
         self._queue = _CallQueue(max_queued)
         self._thread = threading.Thread(target=self._work, name=f"trackside-{self.name}", daemon=True)
         self._thread.start()
 
     def call(self, method: str, *args: Any) -> None:
         """Queue a call of the tool's method; returns before it is done."""
-        self._put((method, args))
+        self._put(_Call(method, args))
 
     def call_with_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
         """Queue several rows, which wake the tool's thread up once."""
-        self._put((rows, mode))
+        self._put(_Rows(rows, mode))
 
-    def _put(self, item: "_Call | _Rows") -> None:
+    def _put(self, item: _Call | _Rows) -> None:
         try:
             self._queue.put_nowait(item)
         except queue.Full:
@@ -176,7 +189,7 @@ class ThreadedToolRunner(ToolRunner):
         """Wait until the tool has done everything so far; a tool that takes too long is reported."""
         done = threading.Event()
         try:
-            self._queue.put(("flush", ()), timeout=self._flush_timeout_s)
+            self._queue.put(_Call("flush", ()), timeout=self._flush_timeout_s)
             self._queue.put(done, timeout=self._flush_timeout_s)
         except queue.Full:
             pass
@@ -207,7 +220,7 @@ class ThreadedToolRunner(ToolRunner):
     def _close(self, status: str) -> None:
         timeout_s = self.tool.finalize_timeout_s
         try:
-            self._queue.put(("finalize", (status,)), timeout=timeout_s)
+            self._queue.put(_Call("finalize", (status,)), timeout=timeout_s)
             self._queue.put(None, timeout=timeout_s)
         except queue.Full:
             pass
@@ -229,12 +242,12 @@ class ThreadedToolRunner(ToolRunner):
         while (item := self._queue.get()) is not None:
             if isinstance(item, threading.Event):
                 item.set()
-            elif isinstance(item[0], str):
-                self._run(*item)
-            else:
+            elif isinstance(item, _Rows):
                 self._run_rows(*item)
+            else:
+                self._run(*item)
 
-    def _put_patiently(self, item: "_Call | _Rows") -> bool:
+    def _put_patiently(self, item: _Call | _Rows) -> bool:
         if self._wait_left_s <= 0:
             return False
         start = self._clock.now()

@@ -15,7 +15,7 @@ import jax
 from trackside.errors import DataError
 from trackside.findings.loader_facts import TRAIN, LoaderFacts
 from trackside.measured_run.batch_size import batch_size, loader_length
-from trackside.profiling.timers.timed_loader import TimedIterator, TimedLoader
+from trackside.profiling.timers.timed_loader import without_timers
 
 MAX_LENGTH = 1 << 53
 """A length beyond this stands for a loader without an end."""
@@ -49,7 +49,7 @@ def describe_loaders(loaders: Mapping[str, Any], num_read_ahead: int | None = No
 
 def describe_loader(loader: Any) -> LoaderFacts:
     """What a loader is."""
-    loader = _unwrapped(loader)
+    loader = without_timers(loader)
     length = loader_length(loader)
     length = None if length is None or length > MAX_LENGTH else length
     if isinstance(loader, list | tuple):
@@ -69,13 +69,6 @@ def describe_loader(loader: Any) -> LoaderFacts:
         _first_number(loader, _THREADS),
         _first_number(loader, _PREFETCH),
     )
-
-
-def _unwrapped(loader: Any) -> Any:
-    """The loader that a timer was put around."""
-    while isinstance(loader, TimedLoader | TimedIterator):
-        loader = loader._loader if isinstance(loader, TimedLoader) else loader._iterator
-    return loader
 
 
 def _describe_sequence(batches: Sequence[Any], length: int | None) -> LoaderFacts:

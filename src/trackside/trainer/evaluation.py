@@ -19,7 +19,7 @@ from trackside.measured_run.batch_size import batch_size
 from trackside.metrics import MetricLayout, Metrics
 from trackside.schedule import NEVER
 from trackside.trainer.batch_collector import BatchCollector
-from trackside.trainer.buffer_guard import AheadGuard, BufferGuard
+from trackside.trainer.buffer_guard import AheadGuard, BufferGuard, is_trusted
 from trackside.trainer.engine import Engine
 from trackside.trainer.first_look import FirstLook
 from trackside.trainer.fused_evaluation import FusedEvaluation, choose_batches_per_call
@@ -142,7 +142,7 @@ class Evaluator:
             ahead.stop(STOP_TIMEOUT_S)
 
     def _reads_ahead(self, loader: Iterable) -> bool:
-        return self._ahead.num_batches > 0 and not isinstance(loader, list | tuple)
+        return self._ahead.num_batches > 0 and not is_trusted(loader)
 
     def predict(
         self, carry: Carry, loader: Iterable, predict_step: Callable, first_look: FirstLook | None = None

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from trackside.errors import DataError
+from trackside.profiling.timers.timed_loader import without_timers
 from trackside.text import a_type
 from trackside.trainer.torch_batches import gives_tensors, numpy_batches
 
@@ -74,7 +75,7 @@ def _epoch_setter(loader: Any) -> Any:
 def is_repeatable(loader: Any) -> bool:
     """Whether a loader without a position is known to give the same batches again for the same epoch."""
     is_in_order = type(getattr(loader, "sampler", None)).__name__ == "SequentialSampler"  # PyTorch's
-    return isinstance(loader, list | tuple) or is_in_order or _epoch_setter(loader) is not None
+    return isinstance(without_timers(loader), list | tuple) or is_in_order or _epoch_setter(loader) is not None
 
 
 def restarts(loader: Any, iterator: Iterator) -> bool:

@@ -59,6 +59,13 @@ def _is_timed(loader: Any, name: str, profiler: TrainingProfiler) -> bool:
     return is_wrapper and loader._name == name and loader._profiler is profiler
 
 
+def without_timers(loader: Any) -> Any:
+    """The loader that is timed, or the one given if it is not."""
+    while isinstance(loader, TimedLoader | TimedIterator):
+        loader = loader._loader if isinstance(loader, TimedLoader) else loader._iterator
+    return loader
+
+
 class TimedLoader:
     """A loader that is timed. Made by `profile_data_loader`."""
 
