@@ -219,21 +219,33 @@ def test_calls_that_are_only_noticed_are_known_to_take_no_longer(noticed_s: floa
 
 
 @pytest.mark.parametrize(
-    ("gap_s", "num_idle", "looks"), [(2e-3, 5, True), (2e-3, 250, False), (1e-4, 0, False), (2e-2, 0, False)]
+    ("step_s", "pause_s", "num_pauses", "num_idle", "looks"),
+    [
+        pytest.param(2e-3, 0.0, 0, 5, True, id="never pauses"),
+        pytest.param(2e-3, 1e-2, 10, 10, True, id="reads a value now and then"),
+        pytest.param(2e-3, 0.0, 0, 250, False, id="often idle"),
+        pytest.param(2e-3, 1e-3, 500, 0, False, id="reads each value one step later"),
+        pytest.param(1e-4, 0.0, 0, 0, False, id="short"),
+        pytest.param(2e-2, 0.0, 0, 0, False, id="long"),
+    ],
 )
-def test_a_busy_device_is_not_watched_at_every_call(gap_s: float, num_idle: int, looks: bool) -> None:
-    """Where calls take milliseconds and the device always has more to do, the loop wakes nobody up."""
+def test_a_loop_that_runs_ahead_wakes_nobody_up(
+    step_s: float, pause_s: float, num_pauses: int, num_idle: int, looks: bool
+) -> None:
+    """Where steps take milliseconds and neither loop nor device waits for them, the thread looks by itself."""
     clock, looked_for = ManualClock(), []
     watch = BlindWatch(clock)
     watch.look_for = looked_for.append
     ends = call_ends.CallEnds(max_inflight=4096, clock=clock, watch=watch)
     ends.latest = lambda: None
-    calls = [queued_call(index * gap_s, (index + 1) * gap_s) for index in range(500)]
+    paused_s = [pause_s * min(index, num_pauses) for index in range(500)]
+    calls = [queued_call(pause, (index + 1) * step_s + pause) for index, pause in enumerate(paused_s)]
     for call in calls[:num_idle]:
         call.was_idle = True
     ends.conclude(calls, ())
     assert (looked_for, ends.next_watch_s == math.inf) == ([ends.latest] * looks, looks)
-    ends.conclude([queued_call(500 * gap_s, 500 * gap_s + index * 1e-5) for index in range(100)], ())
+    after_s = calls[-1].seen_s
+    ends.conclude([queued_call(after_s, after_s + index * 1e-5) for index in range(100)], ())
     assert ends.next_watch_s < math.inf
     assert looked_for[-1:] == [None] * looks
     ends.close()

@@ -12,7 +12,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -26,8 +26,9 @@ WATCH_ALL_FROM_S = 1e-3
 """Calls this far apart are all watched: that takes a few microseconds of each."""
 CHEAP_FROM_S = 5e-3
 """That takes next to nothing of calls this far apart; of shorter ones up to a twentieth, where all cores are busy."""
-MAX_IDLE_SHARE = 0.1
-"""A device that is found idle by no more calls than this always has more to do."""
+MAX_PAUSED_SHARE = 0.05
+"""A loop that pauses after no more calls than this runs ahead of its device, which always has more to do."""
+MIN_PAUSE_S = 2e-4
 SAMPLE_EVERY_S = 0.1
 """How far apart the watched ones are otherwise."""
 _MAX_DURATIONS = 32
@@ -177,7 +178,7 @@ class CallEnds:
         self._last_s = last_s
         if calls:
             self._is_long = self._takes_long or apart_s >= WATCH_ALL_FROM_S * len(calls)
-            self._look_for_latest(self._is_long and apart_s < CHEAP_FROM_S * len(calls) and _is_device_busy(calls))
+            self._look_for_latest(self._is_long and apart_s < CHEAP_FROM_S * len(calls) and _runs_ahead(calls))
         if is_any_long and not self._looks_for_latest:
             self.next_watch_s = 0.0
 
@@ -262,9 +263,15 @@ class CallEnds:
                 self._spread_s = (ordered[-1 - tenth] - ordered[tenth]) / 2
 
 
-def _is_device_busy(calls: Sequence[CallRecord]) -> bool:
-    """Whether the device nearly always had more to do, so that it matters little when each call completed."""
-    return sum(call.was_idle for call in calls) <= MAX_IDLE_SHARE * len(calls)
+def _runs_ahead(calls: Sequence[CallRecord]) -> bool:
+    """Whether nearly every call was made right after the one before, with the device still busy.
+
+    Then it matters little when each completed: nothing waited for that, neither the loop nor the device.
+    """
+    after_pause = (
+        call.was_idle or call.ready_s - before.dispatched_s >= MIN_PAUSE_S for before, call in pairwise(calls)
+    )
+    return sum(after_pause) <= MAX_PAUSED_SHARE * len(calls)
 
 
 def _end_in_long_stretch(ended_s: float, earliest_s: float, latest_s: float, following: CallRecord | None) -> float:
