@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -209,3 +210,28 @@ def test_each_stretch_is_in_its_part(loop_of: Callable[[Loop], None]) -> None:
     totals, expected = loop.run.ledger_totals, {name: NUM_STEPS * each_s for name, each_s in LOOPS[loop_of].items()}
     assert {name: seconds for name, seconds in totals.parts.items() if seconds} == pytest.approx(expected, abs=1e-9)
     assert totals.wall_s == pytest.approx(loop.clock.now() - began_s)
+
+
+@pytest.mark.parametrize("is_in_call", [True, False])
+def test_compiling_is_no_wait_for_the_call_before(is_in_call: bool) -> None:
+    """What is compiled after a call, in the next one or in between, is not taken for code that may wait for it."""
+    clock = ManualClock(start=1.0)
+
+    def traced_slowly(x: jax.Array) -> jax.Array:
+        clock.advance(1.0)
+        return x + 1
+
+    slow, other = jax.jit(traced_slowly), jax.jit(lambda x: traced_slowly(x) + 1)
+    with open_run_of(clock=clock) as run:
+        first, second = run.step(jax.jit(lambda x: x * 2), name="first"), run.step(slow)
+        x = first(jnp.ones(3))
+        clock.advance(0.01)
+        (first if is_in_call else other)(x)
+        clock.advance(0.01)
+        (second if is_in_call else first)(x)
+        assert run._book.last is not None
+        assert run._book.last.own_code_until_s is None
+    parts = run.ledger_totals.parts
+    assert {name: seconds for name, seconds in parts.items() if seconds} == pytest.approx(
+        {"compile": 1.0, "other": 0.02}
+    )

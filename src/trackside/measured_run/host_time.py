@@ -168,6 +168,8 @@ class HostTime:
         self._ledger.switch(COMPILE)
 
     def end_compiling(self) -> None:
-        """It is over."""
+        """It is over. What comes next does not follow the last call: nobody is to take this for a wait for that."""
         self._ledger.switch(OTHER)
-        self.call_s = self._now()
+        self.call_s = now_s = self._now()
+        if self._ledger.is_running:
+            (self.spans if self.before is None else self.before).append((COMPILE, now_s))
