@@ -235,3 +235,29 @@ def test_compiling_is_no_wait_for_the_call_before(is_in_call: bool) -> None:
     assert {name: seconds for name, seconds in parts.items() if seconds} == pytest.approx(
         {"compile": 1.0, "other": 0.02}
     )
+
+
+def test_code_before_a_call_that_compiles_or_fails_is_no_part_of_it() -> None:
+    """What comes between a part and the call counts as the loop's own code, whatever happens in the call."""
+    clock = ManualClock(start=1.0)
+
+    def fails(is_wanted: bool) -> None:
+        clock.advance(0.25)
+        if is_wanted:
+            raise ValueError
+
+    def compiles(x: jax.Array) -> jax.Array:
+        clock.advance(1.0)
+        return x
+
+    with open_run_of(clock=clock) as run:
+        fail, compiled = run.step(fails), run.step(jax.jit(compiles))
+        fail(False)
+        for call in (lambda: fail(True), lambda: compiled(jnp.ones(3))):
+            with run.part("augment"):
+                clock.advance(0.5)
+            clock.advance(0.125)
+            with contextlib.suppress(ValueError):
+                call()
+    expected = {"augment": 1.0, "other": 0.25, "dispatch": 0.5, "compile": 1.0}
+    assert {name: seconds for name, seconds in run.ledger_totals.parts.items() if seconds} == pytest.approx(expected)

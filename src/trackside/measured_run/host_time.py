@@ -140,7 +140,7 @@ class HostTime:
         assert self.before is not None
         if self.waits_s is not None:
             self.write_down_wait()
-        self.spans, self.before = [*self.before, (DISPATCH, now_s)], None
+        self.spans, self.before = [*self.before, (OTHER, self.call_s), (DISPATCH, now_s)], None
 
     def end_set_up(self) -> None:
         """The loop begins: what comes between its calls is no longer set-up."""
@@ -158,7 +158,7 @@ class HostTime:
             self._ledger.add_spans(self.spans)
             self.spans = []
         else:
-            self._ledger.add_spans([*self.before, (DISPATCH, now_s)])
+            self._ledger.add_spans([*self.before, (OTHER, self.call_s), (DISPATCH, now_s)])
             self.before, self.call_s = [], now_s
         self._ledger.take_longest()  # what it saw itself says little of what comes before the next call
 
