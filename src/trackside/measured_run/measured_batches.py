@@ -114,6 +114,21 @@ class MeasuredIterator:
     def __next__(self) -> Any:
         return self._advance(self)
 
+    def tell_next(self, tell: Callable[[], None]) -> None:
+        """Call a function when the next batch is asked for, before it is got; once.
+
+        Args:
+            tell: The function.
+        """
+        advance = self._advance
+
+        def told(owner: MeasuredIterator) -> Any:
+            owner._advance = advance
+            tell()
+            return advance(owner)
+
+        self._advance = told
+
     def _build_advance(self) -> "Callable[[MeasuredIterator], Any]":
         """What gets the next batch, with everything in reach."""
         host, now, iterator = self._passes.host, self._passes.clock.now, self._iterator

@@ -367,7 +367,7 @@ class MeasuredRun:
         self._look_up()
         self._values.finish()
         self._unlogged.finish(book.last)
-        self._passes.end_epoch()
+        self._passes.finish()
         host.enter(before)
         host.settle()
         book.warn_of_unused()

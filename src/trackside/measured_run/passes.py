@@ -12,6 +12,7 @@ from trackside.measured_run.call_book import CallBook
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.loader_description import describe_loader
 from trackside.measured_run.measured_batches import MeasuredIterator
+from trackside.measured_run.opened_batches import OpenedBatches
 from trackside.measured_run.progress_bar import ProgressBar, ProgressLines
 from trackside.measured_run.step_meter import StepMeter
 
@@ -49,6 +50,7 @@ class Passes:
         self._meter = meter
         self._logger = logger
         self._bar = bar
+        self._opened = OpenedBatches(host, book, meter.add_samples)
         self._current: weakref.ref[MeasuredIterator] | None = None
         """The pass that is the epoch."""
         self._began_s = clock.now()
@@ -61,6 +63,7 @@ class Passes:
         Passes inside of it do not count: a second loader, such as one of examples without labels, may go on for longer.
         """
         self.host.end_set_up()
+        self._opened.begin_pass(iterator)
         if self._current is not None and self._current() is not None and self._ended is None:
             return
         if self._current is None:
@@ -82,10 +85,16 @@ class Passes:
 
     def end_pass(self, iterator: MeasuredIterator) -> None:
         """A pass is over. If it was an epoch, what follows comes between epochs."""
+        self._opened.end_pass(iterator)
         if self._current is not None and self._current() is iterator and self._ended is None:
             self.host.settle()
             self._ended = self._book.step, self.clock.now() - self._began_s
             self._meter.end_epoch(self._book.epoch)
+
+    def finish(self) -> None:
+        """No more passes are measured."""
+        self._opened.finish()
+        self.end_epoch()
 
     def end_epoch(self) -> None:
         """Write the row of the epoch, if there was one."""

@@ -111,6 +111,11 @@ class StepMeter:
         ledger.add_calls(calls)
         ledger.num_tokens = ledger.num_samples * self._tokens_per_sample
 
+    def add_samples(self, num_samples: int) -> None:
+        """Count examples that calls were given, as is known only now."""
+        self.ledger.num_samples += num_samples
+        self.ledger.num_tokens = self.ledger.num_samples * self._tokens_per_sample
+
     def _note_first_step(self, step: int) -> None:
         """The first call was made: what the ledger shows now is what it took to get there."""
         self.first_step = TimeToFirstStep.of_parts(self.ledger.parts())
