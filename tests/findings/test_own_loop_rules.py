@@ -78,6 +78,15 @@ def test_code_that_the_device_waits_for_all_the_time_is_no_wait() -> None:
     assert finding.advice.startswith("put run.part(name)")
 
 
+def test_code_of_a_loop_on_the_host_waits_for_no_device() -> None:
+    """Where the process is the device, code that does not compute is said to, and not to read values too early."""
+    facts = replace(own({"other": 92.0}, busy_s=84.0, idle={"other": 14.0}), is_on_host=True)
+    finding = own_code_dominates(facts)
+    assert finding is not None
+    assert finding.title == "your code between two steps does not compute for 14 % of the time"
+    assert "float(loss)" not in finding.advice
+
+
 @pytest.mark.parametrize(("dispatch_s", "expected"), [(29.0, []), (30.0, ["warning"]), (50.0, ["severe"])])
 def test_edges_of_step_not_compiled(dispatch_s: float, expected: list[str]) -> None:
     """A step that is not compiled is a finding where starting its operations takes three tenths of the time."""

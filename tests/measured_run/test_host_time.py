@@ -261,3 +261,67 @@ def test_code_before_a_call_that_compiles_or_fails_is_no_part_of_it() -> None:
                 call()
     expected = {"augment": 1.0, "other": 0.25, "dispatch": 0.5, "compile": 1.0}
     assert {name: seconds for name, seconds in run.ledger_totals.parts.items() if seconds} == pytest.approx(expected)
+
+
+def idle_and_busy(
+    loop_of: Callable[[MeasuredRun, Callable[[float, float], None]], None],
+) -> tuple[dict[str, float], float]:
+    """What a loop on the host shows of its device: idle seconds by reason, and busy ones, from the second call on.
+
+    Args:
+        loop_of: The loop, which is given a run, and what takes some time, and computes for some of it.
+    """
+    clock, computed_s = ManualClock(start=1.0), [0.0]
+
+    def spend(seconds: float, computing_s: float) -> None:
+        clock.advance(seconds)
+        computed_s[0] += computing_s
+
+    run = open_run_of(clock=clock)
+    run._host._process_time = lambda: computed_s[0]
+    with run:
+        loop_of(run, spend)
+    totals = run.ledger_totals
+    assert totals.device_busy_s is not None
+    assert totals.device_idle_s == totals.device_idle_low_s == totals.device_idle_high_s
+    idle = {reason: seconds for reason, seconds in totals.idle_by_reason.items() if seconds > 1e-9}
+    assert totals.device_idle_s == pytest.approx(sum(idle.values()))
+    return idle, totals.device_busy_s
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_what_a_loop_on_the_host_computes_is_no_idle_time(is_named: bool) -> None:
+    """A loop of PyTorch may wrap its optimizer alone: forward and backward pass keep the device busy, data does not."""
+
+    def loop(run: MeasuredRun, spend: Callable[[float, float], None]) -> None:
+        def batches() -> Iterator[Any]:
+            for batch in make_loader(12):
+                spend(0.5, 0.5)
+                yield batch
+
+        update = run.step(lambda: spend(0.25, 0.25), name="update")
+        for _ in run.batches(batches()):
+            with run.part("forward") if is_named else contextlib.nullcontext():
+                spend(2.0, 8.0)
+            update()
+
+    idle, busy_s = idle_and_busy(loop)
+    assert idle == pytest.approx({"data_wait": 10 * 0.5})
+    assert busy_s == pytest.approx(10 * 2.25 + 0.25)
+
+
+def test_code_on_the_host_that_does_not_compute_is_idle_time() -> None:
+    """While it sleeps, wherever it does so, nothing is computed."""
+
+    def loop(run: MeasuredRun, spend: Callable[[float, float], None]) -> None:
+        update = run.step(lambda: spend(0.25, 0.25), name="update")
+        for _ in run.batches(make_loader(12)):
+            spend(1.0, 1.0)
+            update()
+            spend(0.5, 0.0)
+            run.log(lr=0.5)
+            with run.part("upload"):
+                spend(0.125, 0.0)
+
+    idle, _ = idle_and_busy(loop)
+    assert idle == pytest.approx({"other": 10 * 0.5, "upload": 10 * 0.125})

@@ -33,3 +33,17 @@ def test_a_compiled_step_may_be_inside_of_a_plain_function(tmp_path: Path) -> No
     jitted = jax.jit(update)
     assert eager_steps(tmp_path / "jitted", jitted, 38) == []
     assert eager_steps(tmp_path / "around", lambda *args: jitted(*args) + jnp.cos(args[0]) * 2.0, 39) == []
+
+
+def test_the_device_is_that_of_jax_if_there_is_one(tmp_path: Path) -> None:
+    """A function on the host, such as an environment, may be called first: what JAX computes on is the device."""
+    with open_run_of(tmp_path / "run") as run:
+        act, learn = run.step(lambda: 0.5, steps_per_call=0, name="act"), run.step(jax.jit(update))
+        act()
+        assert run._meter.device.is_host
+        learn(jnp.zeros(40), jnp.ones((40, 40)))
+        act()
+        assert not run._meter.device.is_host
+    devices = [row["devices"] for row in rows_of(run, "environment") if "devices" in row]
+    assert devices[0] == ["host"]
+    assert devices[1:] == [[str(device) for device in jax.devices()]]

@@ -122,6 +122,19 @@ def own_code_dominates(facts: RunFacts) -> Finding | None:
     if idle_per_step_s <= MAX_CALL_COST_S:  # steps that are too small, which has its own rule
         return None
     idle_s = idle * time.observed_s
+    if facts.is_on_host:  # whose code is seen to compute, and then keeps nothing waiting
+        return Finding(
+            "own_code_dominates",
+            severity_of(idle, SEVERE_IDLE_FOR_OWN_CODE),
+            f"your code between two steps does not compute for {percent(idle)} of the time",
+            {
+                "device_idle_for_other_share": idle,
+                "device_idle_per_step_s": idle_per_step_s,
+                "own_code_share": share,
+            },
+            "put run.part(name) around what sleeps, reads or writes files, or waits for something else, to see what "
+            "takes long; do it less often, or on a thread",
+        )
     # While the device computes, code that sleeps cannot be told from code that waits for the device.
     may_wait = time.seconds(OTHER) > MAY_WAIT * idle_s
     taken = f"{percent(idle)} of the device's time" if may_wait else f"which takes {time.share_text(share)}"

@@ -137,7 +137,7 @@ class CallBook:
                 return self._call_in_part(made, args, kwargs)
             self._is_busy = True
             if host.watched is not None:
-                host.note_computing()
+                host.end_watch()
             started_s = now()
             num_events = counter.num_events
             if host.waits_s is None or host.batch_s < host.waits_s:
@@ -266,6 +266,7 @@ class CallBook:
         """Something was compiled during a call, or it is the first: remember its arguments, and say what changed."""
         if made.num_calls == 1:
             self._measurements.learn_device(record.report)
+            self._meter.device.is_host = self._measurements.is_on_host
             self._measurements.learn_eager(made, compile_counter().events_since(num_events))
         has_compiled = compile_counter().num_events != num_events
         if has_compiled:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from trackside.clock import Clock
+from trackside.measured_run.call_output import COMPLETE
 from trackside.profiling.call_record import CallRecord, Span
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import COMPILE, DATA_WAIT, DISPATCH, OTHER, SETUP
@@ -25,6 +26,7 @@ class HostTime:
         ledger: Accounts for them.
         clock: Where times come from.
         thread_time: How long this thread has computed.
+        process_time: How long all threads of the process have computed.
 
     Attributes:
         part: The part that it is in now.
@@ -42,7 +44,13 @@ class HostTime:
         watched: A call after which it is of interest how long the thread computes.
     """
 
-    def __init__(self, ledger: Ledger, clock: Clock, thread_time: Callable[[], float] = time.thread_time):
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        thread_time: Callable[[], float] = time.thread_time,
+        process_time: Callable[[], float] = time.process_time,
+    ):
         self.part = SETUP
         self.spans: list[Span] = []
         self.waits_s: float | None = None
@@ -57,6 +65,9 @@ class HostTime:
         self._waiter = Waiter(clock)
         self._computed_s = self._late_s = 0.0
         self._thread_time = thread_time
+        self._process_time = process_time
+        self._by_part: dict[str, float] | None = None
+        """What the process has computed since the call that is watched, if the process itself is the device."""
         self._ledger = ledger
         self._now = clock.now
         self.thread_id = threading.get_ident()
@@ -93,6 +104,8 @@ class HostTime:
             if self.waits_s is not None:
                 self.write_down_wait()
             self.spans.append((part, until_s))
+            if self._by_part is not None:
+                self._add_computed(self._by_part, part)
 
     def write_down_wait(self) -> None:
         """Write down when it waited for a batch, which was not all that came before the next call."""
@@ -106,16 +119,40 @@ class HostTime:
     def watch_computing(self, call: CallRecord) -> None:
         """From now on, until something else is known of it, see how long the thread computes and how long it waits.
 
+        After a call that was over when it returned, there is nothing to wait for. The process is the device, and it is
+        of interest how long it computes in each part until the next call.
+
         Args:
             call: The call that has just returned.
         """
-        self.watched, self._late_s, self._computed_s = call, self._late(), self._thread_time()
+        self.watched = call
+        if call.report is COMPLETE:
+            self._by_part, self._computed_s = {}, self._process_time() + self._late()
+        else:
+            self._late_s, self._computed_s = self._late(), self._thread_time()
 
     def note_computing(self) -> None:
         """Something is known again of what the thread does: note what it has computed until now."""
         assert self.watched is not None
-        call, self.watched = self.watched, None
-        call.host_cpu_s, call.host_late_s = self._thread_time() - self._computed_s, self._late() - self._late_s
+        if self._by_part is None:
+            call, self.watched = self.watched, None
+            call.host_cpu_s, call.host_late_s = self._thread_time() - self._computed_s, self._late() - self._late_s
+        elif not self.spans:
+            self.end_span(self.part, self._now())  # from now on, until the call, each part is written down
+
+    def end_watch(self) -> None:
+        """A call begins: all is known of the time since the one that is watched."""
+        assert self.watched is not None
+        if self._by_part is None:
+            self.note_computing()
+            return
+        self._add_computed(self._by_part, self.part)
+        self.watched.computed_after, self._by_part, self.watched = self._by_part, None, None
+
+    def _add_computed(self, by_part: dict[str, float], part: str) -> None:
+        """Count for a part what was computed since the last look; a thread that only lacks a core counts as well."""
+        before_s, self._computed_s = self._computed_s, self._process_time() + self._late()
+        by_part[part] = by_part.get(part, 0.0) + self._computed_s - before_s
 
     def _late(self) -> float:
         """How long the thread had no core so far, where the kernel says so."""
@@ -124,7 +161,7 @@ class HostTime:
 
     def close(self) -> None:
         """Let go of what is held open, and measure no batches that are still taken."""
-        self.watched, self.depth = None, 1
+        self.watched, self._by_part, self.depth = None, None, 1
         self._waiter.close()
 
     def begin_call(self, now_s: float) -> None:

@@ -15,7 +15,7 @@ from trackside.errors import ConfigError
 from trackside.findings.facts import HOST
 from trackside.logger import Logger
 from trackside.measured_run.array_owners import owners_of
-from trackside.measured_run.call_output import CallOutput
+from trackside.measured_run.call_output import COMPLETE, CallOutput
 from trackside.measured_run.step_measurements import StepMeasurements
 from trackside.profiling.compiles import CompileEvent
 from trackside.profiling.signature import jitted_name, named_arguments
@@ -159,13 +159,21 @@ class OwnMeasurements(StepMeasurements):
         return self._device_kind
 
     @property
+    def is_on_host(self) -> bool:
+        """Whether all functions so far were over when they returned, so that the process itself is the device."""
+        return self._device_kind == HOST
+
+    @property
     def num_devices(self) -> int:
         """How many devices the first step ran on."""
         return self._num_devices
 
     def learn_device(self, report: Any) -> None:
-        """Learn from what a call returned where it runs, and write that down, once."""
-        if self._device_kind:
+        """Learn from what a call returned where it runs, and write that down.
+
+        A loop may also call functions that compute on the host, such as an environment, before those of JAX.
+        """
+        if self._device_kind and not (self.is_on_host and isinstance(report, jax.Array)):
             return
         if isinstance(report, jax.Array):
             devices = report.sharding.device_set
@@ -173,7 +181,7 @@ class OwnMeasurements(StepMeasurements):
             self._logger.log_environment(
                 {"devices": [str(device) for device in jax.devices()], "backend": jax.default_backend()}
             )
-        elif report is not None:
+        elif report is COMPLETE:
             self._device_kind = HOST
             self._logger.log_environment({"devices": [HOST], "backend": "cpu"})
 

@@ -65,6 +65,8 @@ class CallRecord(msgspec.Struct, gc=False, eq=False):  # made at every step: a t
     """What its thread computed from the call's return to the next thing that is known of it; often not known."""
     host_late_s: float = 0.0
     """How long the thread had no core meanwhile, though it was ready to run."""
+    computed_after: dict[str, float] | None = None
+    """What the process computed between this call and the next, by part, if it is the device; often not known."""
 
     @property
     def last_step(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from trackside.profiling.call_ends import CallEnds
 from trackside.profiling.call_record import CallRecord
+from trackside.profiling.host_computing import HostComputing
 from trackside.profiling.ledger_totals import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER
 
 _PAUSE = "pause"
@@ -30,6 +31,8 @@ class DeviceClock:
         idle_low_s: How long it idled at least.
         idle_high_s: How long it idled at most.
         idle_by_reason: What the host did while it idled, in seconds by part of the ledger.
+        is_host: Whether it is the process itself: calls are over when they return, and what the process computes
+            between them is no idle time.
     """
 
     def __init__(self, ends: CallEnds):
@@ -38,6 +41,8 @@ class DeviceClock:
         self.idle_low_s = 0.0
         self.idle_high_s = 0.0
         self.idle_by_reason: defaultdict[str, float] = defaultdict(float)
+        self.is_host = False
+        self._computing = HostComputing()
         self._ends = ends
         self._waiting: deque[CallRecord] = deque()
         """Calls that may not have completed yet."""
@@ -84,7 +89,7 @@ class DeviceClock:
     def update(self) -> None:
         """Account for the calls that have completed since."""
         # One loop, with everything in reach: this is paid for at every step.
-        waiting, last, is_known = self._waiting, self._last, self._ends.is_known
+        waiting, last, is_known, is_host = self._waiting, self._last, self._ends.is_known, self.is_host
         busy_s = idle_s = low_s = high_s = 0.0
         while waiting:
             call = waiting[0]
@@ -97,11 +102,15 @@ class DeviceClock:
             if call.is_disturbed or not is_known:  # most of it is no computation, or nothing is known
                 self._unknown_since_s, last = completed_s, None
                 continue
+            if is_host:  # which computes during the call, and at no other time
+                began_s, completed_s = call.began_s, call.completed_s = call.ready_s, call.dispatched_s
             if before == _PAUSE:
                 pass
             elif last is None:
                 if began_s > self._unknown_since_s:
                     self._unknown_s += began_s - self._unknown_since_s
+            elif is_host:
+                busy_s += self._add_host_gap(last, call, before)
             else:
                 last_s, unsure_s = last.completed_s, last.uncertainty_s
                 if left_out_s:
@@ -115,7 +124,7 @@ class DeviceClock:
                         low_s += surely_s
                     if began_s > last_s:
                         idle_s += began_s - last_s
-                        self._add_reasons(last_s, call, before)
+                        self._add_reasons(self.idle_by_reason, last_s, call, before)
                 if last_s > began_s:
                     began_s = last_s
             busy_s += completed_s - began_s
@@ -126,15 +135,39 @@ class DeviceClock:
         self.idle_low_s += low_s
         self.idle_high_s += high_s
 
-    def _add_reasons(self, since_s: float, call: CallRecord, between: str) -> None:
+    def _add_host_gap(self, last: CallRecord, call: CallRecord, between: str) -> float:
+        """Account for the time between two calls, where the device is the process.
+
+        Args:
+            last: The call before.
+            call: The call.
+            between: What the host did before it, where it does not say so itself.
+
+        Returns:
+            How long the process computed meanwhile.
+        """
+        gap: defaultdict[str, float] = defaultdict(float)
+        self._add_reasons(gap, last.dispatched_s, call, between)
+        computed = self._computing.of_gap(gap, last.computed_after)
+        for reason, seconds in gap.items():
+            self.idle_by_reason[reason] += seconds - computed.get(reason, 0.0)
+        computed_s = sum(computed.values())
+        idle_s = sum(gap.values()) - computed_s
+        self.idle_s += idle_s
+        self.idle_low_s += idle_s
+        self.idle_high_s += idle_s
+        return computed_s
+
+    def _add_reasons(self, reasons: defaultdict[str, float], since_s: float, call: CallRecord, between: str) -> None:
         """Say what the host did while the device idled.
 
         Args:
+            reasons: Gets the seconds by part.
             since_s: When the call before completed.
             call: The call that ended it.
             between: What the host did before the call, where it does not say so itself.
         """
-        ready_s, reasons, spans = call.ready_s, self.idle_by_reason, call.before
+        ready_s, spans = call.ready_s, call.before
         for reason, until_s in spans:
             if until_s > since_s:
                 reasons[reason] += until_s - since_s
@@ -144,22 +177,23 @@ class DeviceClock:
             if call.started_s == ready_s:  # a loop that is not ours: nothing more is known
                 reasons[between] += ready_s - since_s
             else:
-                self._add_phases(since_s, call, between)
+                _add_phases(reasons, since_s, call, between)
             since_s = ready_s
         if call.began_s > since_s:
             reasons[DISPATCH] += call.began_s - since_s
 
-    def _add_phases(self, since_s: float, call: CallRecord, between: str) -> None:
-        """What the host did from some moment until it made a call."""
-        reasons, started_s, batch_s, placed_s = self.idle_by_reason, call.started_s, call.batch_s, call.placed_s
-        if started_s > since_s:
-            reasons[between] += started_s - since_s
-            since_s = started_s
-        if batch_s > since_s:
-            reasons[DATA_WAIT] += batch_s - since_s
-            since_s = batch_s
-        if placed_s > since_s:
-            reasons[HOST_TO_DEVICE] += placed_s - since_s
-            since_s = placed_s
-        if call.ready_s > since_s:
-            reasons[OTHER] += call.ready_s - since_s
+
+def _add_phases(reasons: defaultdict[str, float], since_s: float, call: CallRecord, between: str) -> None:
+    """What the host did from some moment until it made a call."""
+    started_s, batch_s, placed_s = call.started_s, call.batch_s, call.placed_s
+    if started_s > since_s:
+        reasons[between] += started_s - since_s
+        since_s = started_s
+    if batch_s > since_s:
+        reasons[DATA_WAIT] += batch_s - since_s
+        since_s = batch_s
+    if placed_s > since_s:
+        reasons[HOST_TO_DEVICE] += placed_s - since_s
+        since_s = placed_s
+    if call.ready_s > since_s:
+        reasons[OTHER] += call.ready_s - since_s
