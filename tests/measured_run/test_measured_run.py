@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import trackside
 from tests.measured_run.own_loops import make_loader, open_run_of, rows_of, step_of, weights
-from trackside.callbacks import MemoryProfileConfig
+from trackside.callbacks import Callback, MemoryProfileConfig
 from trackside.clock import ManualClock
 from trackside.errors import ConfigError, MetricError
 from trackside.logger import FileLoggerConfig, LoggerConfig
@@ -157,6 +157,29 @@ def test_a_validation_is_no_idle_time() -> None:
     assert run.ledger_totals.parts["validation"] == pytest.approx(3.0)
     assert run.ledger_totals.idle_by_reason.get("validation", 0.0) == 0.0
     assert run.ledger_totals.device_idle_s == pytest.approx(0.0)
+
+
+def test_idle_time_of_a_callback_is_not_that_of_the_loop() -> None:
+    """While a callback acts between two steps, the device idles for it, and not for the loop's own code."""
+    clock = ManualClock(start=1.0)
+
+    class Slow(Callback):
+        def decide(self, step_idx: int) -> bool:
+            return True
+
+        def next_boundary(self, step_idx: int) -> float:
+            return step_idx + 1
+
+        def on_boundary(self, epoch_idx: int, step_idx: int) -> None:
+            clock.advance(0.5)
+
+    with open_run_of(clock=clock, callbacks=[Slow()]) as run:
+        step = run.step(lambda: clock.advance(0.01), name="step")
+        for _ in range(12):
+            step()
+            clock.advance(0.25)
+    idle = run.ledger_totals.idle_by_reason
+    assert idle == pytest.approx({"callback/Slow": 10 * 0.5, "other": 10 * 0.25})
 
 
 def test_recompiles_name_their_cause(tmp_path: Path) -> None:

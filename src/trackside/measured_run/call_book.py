@@ -358,14 +358,17 @@ class CallBook:
     def _between_steps(self) -> None:
         """Do what is due after a step, before its result is given to the loop."""
         self._host.settle()
+        acted = OTHER
         try:
             if self.step >= self._next_boundary:
-                self._at_boundary()
+                acted = self._at_boundary()
             self._look()
         finally:
             self._measurements.call = None  # it must not keep arrays alive
             self._is_busy = False
             self._host.settle()
+            if acted != OTHER:
+                self._host.begin_after(acted)
 
     def _look(self) -> None:
         began_s = self._clock.now()
@@ -376,15 +379,22 @@ class CallBook:
         ended_s = self._clock.now()
         self._next_look_s = ended_s + max(LOOK_EVERY_S, (ended_s - began_s) / LOOK_SHARE)
 
-    def _at_boundary(self) -> None:
-        acting = self._callbacks.decide(self.step)
+    def _at_boundary(self) -> str:
+        """Let callbacks act that want to.
+
+        Returns:
+            The part of the ledger that took the longest.
+        """
+        acting, longest = self._callbacks.decide(self.step), OTHER
         if acting:
             self.wait_for_calls()
             self._host.settle()
             self._callbacks.act(acting, self.epoch, self.step)
             self._meter.step_times.break_off()
             self._callbacks.call("on_settled", self.epoch, self.step)
+            longest = self._meter.ledger.take_longest()
         self._next_boundary = self._callbacks.next_boundary(self.step)
+        return longest
 
     def interrupt(self, is_validation: bool) -> None:
         """Something that is no training is about to begin.

@@ -199,6 +199,11 @@ class HostTime:
             self.before, self.call_s = [], now_s
         self._ledger.take_longest()  # what it saw itself says little of what comes before the next call
 
+    def begin_after(self, part: str) -> None:
+        """Go on after something that is accounted for, and is why the device waits for the next call, if it does."""
+        if self._ledger.is_running:
+            (self.spans if self.before is None else self.before).append((part, self._now()))
+
     def begin_compiling(self) -> None:
         """Something begins to be traced or compiled, whatever for."""
         self.settle()
@@ -207,6 +212,5 @@ class HostTime:
     def end_compiling(self) -> None:
         """It is over. What comes next does not follow the last call: nobody is to take this for a wait for that."""
         self._ledger.switch(OTHER)
-        self.call_s = now_s = self._now()
-        if self._ledger.is_running:
-            (self.spans if self.before is None else self.before).append((COMPILE, now_s))
+        self.begin_after(COMPILE)
+        self.call_s = self._now()
