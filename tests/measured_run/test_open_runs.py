@@ -115,13 +115,15 @@ def cells(monkeypatch: pytest.MonkeyPatch) -> Cells:
 
 
 def test_a_cell_may_be_run_again(cells: Cells, tmp_path: Path) -> None:
-    """The run that a cell has left open is closed when the cell is run again, and the next one goes beside it."""
-    first = trackside.run(tmp_path / "run")
-    first.log(loss=1.0)
-    second = trackside.run(tmp_path / "run")
-    assert second.path == tmp_path / "run-2"
-    assert trackside.open_run(tmp_path / "run").status == "success"
-    second.close()
+    """The run that a cell has left open is closed each time the cell is run again, and the next one goes beside it."""
+    names = ["run", "run-2", "run-3"]
+    runs = []
+    for _ in names:
+        runs.append(trackside.run(tmp_path / "run"))
+        runs[-1].log(loss=1.0)
+    assert [run.path for run in runs] == [tmp_path / name for name in names]
+    assert [trackside.open_run(tmp_path / name).status for name in names] == ["success", "success", "running"]
+    runs[-1].close()
 
 
 def test_the_time_between_cells_is_nobodys(cells: Cells) -> None:

@@ -102,7 +102,8 @@ class MeasuredRun:
         """What other threads have logged."""
         self._closing = contextlib.ExitStack()
         with contextlib.ExitStack() as opened:
-            wanted = logger_config.log_path
+            wanted = self.wanted_path = logger_config.log_path
+            """The folder that was asked for; None for none."""
             if wanted is not None and close_abandoned(wanted) is not None:
                 LOGGER.info("the run that was open in %s is closed, since another begins there", wanted)
             logger_config, continues = choose_run_folder(

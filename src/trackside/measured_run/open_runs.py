@@ -26,6 +26,8 @@ class OpenRun(Protocol):
         """Its folder."""
         ...
 
+    wanted_path: Path | None
+    """The folder that it was opened with, which may have held another run."""
     is_entered: bool
     """Whether it is used in a `with` block."""
 
@@ -65,7 +67,9 @@ def unregister(run: OpenRun) -> None:
 
 
 def close_abandoned(path: Path) -> OpenRun | None:
-    """Close a run of this folder that a notebook's cell has left open, since the cell is run again.
+    """Close a run that was opened with this folder, or is in it, and that a notebook's cell has left open.
+
+    The cell is run again. Its last run may have gone to another folder, since the one before it was in this one.
 
     Returns:
         The run; None if there is none, or it is in use in a `with` block.
@@ -73,7 +77,8 @@ def close_abandoned(path: Path) -> OpenRun | None:
     if not _is_interactive():
         return None
     for run in list(_open):
-        if run.path is not None and run.path.resolve() == path.resolve() and not run.is_entered:
+        folders = [one.resolve() for one in (run.path, run.wanted_path) if one is not None]
+        if path.resolve() in folders and not run.is_entered:
             run.close()
             return run
     return None
