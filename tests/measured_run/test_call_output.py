@@ -1,4 +1,4 @@
-"""Which array shows that a call has completed, where a call returns none."""
+"""Which array shows that a call has completed, also where a call returns none or a large one."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from tests.measured_run.own_loops import open_run_of
-from trackside.measured_run.call_output import COMPLETE, CallOutput
+from trackside.measured_run.call_output import COMPLETE, MAX_KEPT_BYTES, CallOutput
 from trackside.profiling.timers.device_outputs import TracedOutputError
 
 
@@ -84,3 +84,24 @@ def test_work_that_a_function_keeps_to_itself_is_not_taken_for_complete(monkeypa
     assert output.find(None) is None
     monkeypatch.setattr(jax, "live_arrays", list)
     assert output.find(None) is None
+
+
+@pytest.mark.parametrize(("shape", "num_kept"), [((), 256), ((512, 512), 16), ((4096, 4096), 1)])
+def test_few_large_arrays_are_kept(shape: tuple[int, ...], num_kept: int) -> None:
+    """What a step returns may be as large as the model; then few of them stay when the loop has let go of them."""
+    output = CallOutput(is_jitted=True)
+    output.find((jnp.zeros(shape),))
+    assert output.max_kept == num_kept
+
+
+def test_a_loop_does_not_keep_its_states(no_garbage: None) -> None:
+    """A step that returns nothing but a large state keeps as many of them alive as the bare loop, and a few more."""
+    step_, state = jax.jit(lambda state: state * 0.5), jnp.ones((1024, 1024))
+    num_alive = 0
+    with open_run_of() as run:
+        step = run.step(step_, name="halve")
+        for _ in range(50):
+            state = step(state)
+            state.block_until_ready()
+            num_alive = max(num_alive, sum(array.shape == state.shape for array in jax.live_arrays()))
+    assert num_alive <= MAX_KEPT_BYTES // state.nbytes + 2

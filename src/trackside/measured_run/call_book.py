@@ -33,8 +33,6 @@ from trackside.profiling.timers.device_outputs import TracedOutputError
 
 LOGGER = logging.getLogger(__name__)
 
-MAX_UNACCOUNTED_CALLS = 256
-"""After as many calls, those that have completed are let go of, and all are accounted for."""
 MAX_INFLIGHT_CALLS = 4096
 """A device that is further behind is no longer followed."""
 LOOK_EVERY_S = 0.1
@@ -122,13 +120,13 @@ class CallBook:
             CallOutput(jitted_name(function) is not None),
             get_ident(),
         )
-        is_new, first_step = True, self._first_step
+        is_new, first_step, max_kept = True, self._first_step, output.max_kept
         find, measurements = output.find, self._measurements
 
         # One plain function, with everything in reach: this is paid for at every step.
         @functools.wraps(function)
         def measured(*args: Any, **kwargs: Any) -> Any:
-            nonlocal is_new
+            nonlocal is_new, max_kept
             if self._is_busy or get_ident() != thread_id:
                 if not self._may_begin():
                     return self._call_unrecorded(made, args, kwargs)
@@ -160,7 +158,7 @@ class CallBook:
                 except (TypeError, LookupError, AttributeError):  # another structure than before
                     report = None
                 if type(report) is not output.kind:
-                    report = find(result, (args, kwargs))
+                    report, max_kept = find(result, (args, kwargs)), output.max_kept
             except BaseException as error:
                 self._is_busy = False
                 host.end_failed_call(now())
@@ -208,7 +206,7 @@ class CallBook:
             elif started_s > ends.next_watch_s and report is not None:
                 ends.watch(record)
                 host.watch_computing(record)
-            if len(calls) >= MAX_UNACCOUNTED_CALLS:
+            if len(calls) >= max_kept:
                 self.retire()
                 meter.ledger.account()
             if step >= self._next_boundary or dispatched_s >= self._next_look_s:

@@ -22,6 +22,9 @@ from trackside.profiling.timers.device_outputs import TracedOutputError, find_ar
 
 MAX_BYTES = 65536
 """Larger arrays are not kept beyond the call."""
+MAX_KEPT_CALLS = 256
+MAX_KEPT_BYTES = 1 << 24
+"""Arrays of as many calls, and of as many bytes, are kept before those that are there are let go of."""
 NUM_LEARNING_CALLS = 3
 """After as many calls in which nothing was donated, the choice stands."""
 _MAX_CANDIDATES = 64
@@ -56,6 +59,8 @@ class CallOutput:
         self.get: Callable[[Any], Any] = _get_nothing
         """Gets the array that was chosen, once the choice stands. Where that gives no `kind`, it has to be found."""
         self.kind: type | None = None
+        self.max_kept = MAX_KEPT_CALLS
+        """Of how many calls the array may be kept: of few if it is large, as where a step returns its state alone."""
         self._get: Callable[[Any], Any] | None = None
         self._num_calls = 0
         self._donated: set[Any] = set()
@@ -99,6 +104,7 @@ class CallOutput:
         for path, array in candidates.items():
             if path not in self._donated and (getter := build_getter(path)) is not None:
                 self._get, self.kind = getter, type(array)
+                self._bound(array)
                 self.get = getter if self._num_calls > NUM_LEARNING_CALLS else _get_nothing
                 return array
         self.get, self._get = _get_nothing, None
@@ -111,12 +117,16 @@ class CallOutput:
             self._donated |= donated
             self._num_calls = 0
 
+    def _bound(self, array: jax.Array) -> None:
+        self.max_kept = min(MAX_KEPT_CALLS, max(MAX_KEPT_BYTES // max(array.nbytes, 1), 1))
+
     def _without_arrays(self, output: Any, given: Any) -> Any:
         if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "cuda") and torch.cuda.is_available():
             events = find_arrays(output)
             return events[0] if events else COMPLETE
         if self._num_without < NUM_LEARNING_CALLS:
             if (array := self._variable.find(given)) is not None:
+                self._bound(array)
                 return array
             self._num_without += 1
             self._is_hidden = self._is_hidden or _is_at_work()
