@@ -79,6 +79,27 @@ def test_attributes_of_loaders_are_there() -> None:
         assert loader.batch_size == copy.copy(loader).batch_size == 7
 
 
+def test_attributes_that_are_set_are_those_of_the_loader() -> None:
+    """A loop that tells its loader the epoch gets the batches of that epoch."""
+
+    class Shuffled:
+        epoch = 0
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(self.epoch, self.epoch + 3))
+
+    with open_run_of() as run:
+        own = Shuffled()
+        loader = run.batches(own)
+        for epoch in range(3):
+            loader.epoch = epoch
+            assert list(loader) == [epoch, epoch + 1, epoch + 2]
+        iterator = run.batches(Stateful())
+        iterator._left = 1
+        assert list(iterator) == [0]
+    assert own.epoch == 2
+
+
 def test_a_generator_can_be_closed() -> None:
     """Its own methods work through the measured one."""
     ended = []

@@ -18,6 +18,7 @@ from trackside.measured_run.tree_getter import build_getter
 from trackside.profiling.ledger_totals import DATA_WAIT, OTHER
 
 _OWN = ("_loader", "_passes")
+_OWN_OF_ITERATOR = (*_OWN, "_iterator", "_advance")
 
 
 class Passes(Protocol):
@@ -97,6 +98,13 @@ class MeasuredBatches:
         if attribute in _OWN:  # not set yet, as while being copied
             raise AttributeError(attribute)
         return getattr(self._loader, attribute)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        """What a loop sets, such as the epoch that a shuffle depends on, is the loader's own."""
+        if attribute in _OWN:
+            super().__setattr__(attribute, value)
+        else:
+            setattr(self._loader, attribute, value)
 
 
 class MeasuredIterator:
@@ -191,6 +199,12 @@ class _ForwardingIterator(MeasuredIterator):
         if attribute == "_iterator":  # not set yet, as while being copied
             raise AttributeError(attribute)
         return getattr(self._iterator, attribute)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        if attribute in _OWN_OF_ITERATOR:
+            super().__setattr__(attribute, value)
+        else:
+            setattr(self._iterator, attribute, value)
 
 
 def _kind_for(iterator: Any) -> type[MeasuredIterator]:
