@@ -326,6 +326,40 @@ def test_static_arguments_methods_and_partials() -> None:
     assert [made.name for made in run._book.functions] == ["train_step", "train_step", "Linear"]
 
 
+def test_an_object_that_is_called_keeps_its_own_state() -> None:
+    """What a step changes in its object is seen through the measured one, and what is set there is the object's."""
+
+    class Model:
+        def __init__(self) -> None:
+            self.state = weights()
+
+        def __call__(self, batch: Any) -> jax.Array:
+            self.state, loss = update(self.state, batch)
+            return loss
+
+        def reset(self) -> None:
+            self.state = weights()
+
+    update, bare = step_of(), Model()
+    for batch in make_loader():
+        bare(batch)
+    own = Model()
+    with open_run_of() as run:
+        step = run.step(own)
+        for batch in make_loader():
+            run.log(loss=step(batch))
+        np.testing.assert_array_equal(step.state, bare.state)
+        step.reset()
+        np.testing.assert_array_equal(own.state, weights())
+        step.state = weights() + 1
+        assert own.state is step.state
+        assert run.step(step) is step
+    assert run.num_steps == 4
+    with open_run_of() as second:
+        second.step(step)(batch)
+    assert second.num_steps == 1
+
+
 def test_sharded_steps_are_measured() -> None:
     """Arrays on several devices are looked at like others."""
     mesh = Mesh(np.asarray(jax.devices()[:2]), ("data",))

@@ -20,6 +20,7 @@ from trackside.callbacks import CallbackList
 from trackside.clock import Clock
 from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.host_time import HostTime
+from trackside.measured_run.measured_object import MeasuredObject, is_plain_function
 from trackside.measured_run.own_measurements import OwnMeasurements, StepFunction
 from trackside.measured_run.own_waits import MIN_WAIT_S, waited_for
 from trackside.measured_run.step_meter import StepMeter
@@ -122,9 +123,10 @@ class CallBook:
         )
         is_new, first_step, max_kept = True, self._first_step, output.max_kept
         find, measurements = output.find, self._measurements
+        is_plain = is_plain_function(function)
 
         # One plain function, with everything in reach: this is paid for at every step.
-        @functools.wraps(function)
+        @functools.wraps(function, updated=functools.WRAPPER_UPDATES if is_plain else ())
         def measured(*args: Any, **kwargs: Any) -> Any:
             nonlocal is_new, max_kept
             if self._is_busy or get_ident() != thread_id:
@@ -216,6 +218,8 @@ class CallBook:
             return result
 
         made.output = output
+        if not is_plain:
+            return MeasuredObject(measured, function, self)
         carry_over_methods(function, measured)
         measured.measured_by = self  # type: ignore[attr-defined]
         return measured
