@@ -79,6 +79,43 @@ def test_attributes_of_loaders_are_there() -> None:
         assert loader.batch_size == copy.copy(loader).batch_size == 7
 
 
+class Restarting(Plain):
+    """A loader that is its own iterator, and begins again with each loop."""
+
+    def __iter__(self) -> "Restarting":
+        self._left = 3
+        return self
+
+
+class Giving(Plain):
+    """An iterator that gives another one to each loop."""
+
+    def __iter__(self) -> Plain:  # type: ignore[override]
+        return Plain()
+
+
+@pytest.mark.parametrize(("kind", "num_batches"), [(Plain, [3, 0]), (Restarting, [3, 3]), (Giving, [3, 3])])
+def test_loops_over_an_iterator_begin_where_they_would(kind: type[Plain], num_batches: list[int]) -> None:
+    """A loader that is its own iterator may begin again, and does, with an epoch for each loop."""
+    with open_run_of() as run:
+        loader = run.batches(kind())
+        assert [len(list(loader)) for _ in range(2)] == num_batches
+        assert run._book.epoch == 2
+        loader = run.batches(kind())
+        assert len([next(iter(loader)), *loader]) == len([next(iter(own := kind())), *own])
+
+
+def test_a_loader_may_have_attributes_that_fail() -> None:
+    """What Python does not ask of a loader is not asked."""
+
+    class Failing(Loader):
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    with open_run_of() as run:
+        assert list(run.batches(Failing(Plain))) == [2, 1, 0]
+
+
 def test_attributes_that_are_set_are_those_of_the_loader() -> None:
     """A loop that tells its loader the epoch gets the batches of that epoch."""
 

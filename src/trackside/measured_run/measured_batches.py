@@ -18,7 +18,7 @@ from trackside.measured_run.tree_getter import build_getter
 from trackside.profiling.ledger_totals import DATA_WAIT, OTHER
 
 _OWN = ("_loader", "_passes")
-_OWN_OF_ITERATOR = (*_OWN, "_iterator", "_advance")
+_OWN_OF_ITERATOR = (*_OWN, "_iterator", "_advance", "_is_over")
 
 
 class Passes(Protocol):
@@ -64,15 +64,27 @@ def measure_batches(loader: Any, passes: Passes) -> Any:
         raise DataError(f"run.batches: expected an iterable of batches, got the class {loader.__name__}; call it")
     if isinstance(loader, FunctionType):
         raise DataError(f"run.batches: expected an iterable of batches, got the function {loader.__name__}; call it")
-    if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+    kind = type(loader)  # where Python looks for these methods; an object may have a __getattr__ that fails
+    if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
         raise DataError(
             f"run.batches: {type(loader).__name__} cannot be iterated over; give an iterable of batches, such as a "
             "list, a generator or a loader"
         )
-    has_length = hasattr(loader, "__len__")
-    if hasattr(loader, "__next__"):
+    has_length = hasattr(kind, "__len__")
+    if hasattr(kind, "__next__"):
         return (_SizedIterator if has_length else _kind_for(loader))(loader, passes)
     return (_SizedBatches if has_length else MeasuredBatches)(loader, passes)
+
+
+def _open(loader: Any, host: HostTime) -> Iterator[Any]:
+    """The iterator of a loader, which may start its workers to make it."""
+    if host.depth or not host.is_own_thread:
+        return iter(loader)
+    before = host.enter(DATA_WAIT)
+    try:
+        return iter(loader)
+    finally:
+        host.enter(before)
 
 
 class MeasuredBatches:
@@ -83,15 +95,7 @@ class MeasuredBatches:
         self._passes = passes
 
     def __iter__(self) -> Iterator[Any]:
-        host = self._passes.host
-        if host.depth or not host.is_own_thread:
-            iterator = iter(self._loader)
-        else:
-            before = host.enter(DATA_WAIT)  # a loader may start its workers here
-            try:
-                iterator = iter(self._loader)
-            finally:
-                host.enter(before)
+        iterator = _open(self._loader, self._passes.host)
         return _kind_for(iterator)(iterator, self._passes, self._loader)
 
     def __getattr__(self, attribute: str) -> Any:
@@ -115,8 +119,15 @@ class MeasuredIterator:
         self._passes = passes
         self._loader = iterator if loader is None else loader
         self._advance = self._build_advance()
+        self._is_over = False
 
-    def __iter__(self) -> "MeasuredIterator":
+    def __iter__(self) -> Iterator[Any]:
+        """Itself, as iterators do. A loader that is its own iterator may begin again here, or give another one."""
+        iterator = _open(self._iterator, self._passes.host)
+        if iterator is not self._iterator:
+            return _kind_for(iterator)(iterator, self._passes, self._loader)
+        if self._is_over and isinstance(getattr(type(iterator), "__iter__", None), FunctionType):
+            self._advance, self._is_over = self._build_advance(), False
         return self
 
     def __next__(self) -> Any:
@@ -162,6 +173,7 @@ class MeasuredIterator:
             except BaseException as error:
                 host.end_span(DATA_WAIT, now())
                 if isinstance(error, StopIteration):
+                    owner._is_over = True
                     owner._passes.end_pass(owner)
                 raise
             if host.waits_s is None or host.before is not None:
