@@ -1,6 +1,7 @@
 """A loader that is measured has all that the user's own has, and so do its iterators."""
 
 import copy
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -163,6 +164,15 @@ def test_some_batches_of_a_loader_are_measured() -> None:
         assert list(batches[1:]) == [2, 3]
         with pytest.raises(TypeError, match="'set' object is not subscriptable"):
             run.batches({1, 2})[0]
+
+
+def test_a_list_of_batches_can_be_shuffled() -> None:
+    """A loop may change the order in place, and gets its batches in that order."""
+    with open_run_of() as run:
+        own = list(range(20))
+        batches = run.batches(own)
+        random.Random(0).shuffle(batches)
+        assert list(batches) == own != list(range(20))
 
 
 def test_a_function_has_to_be_called() -> None:

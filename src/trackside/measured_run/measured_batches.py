@@ -274,6 +274,10 @@ class _SizedBatches(MeasuredBatches):
         found = self._loader[index]
         return measure_batches(found, self._passes) if isinstance(index, slice) else found
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """As to shuffle a list."""
+        self._loader[index] = value
+
 
 class _SizedIterator(_ForwardingIterator):
     def __len__(self) -> int:
