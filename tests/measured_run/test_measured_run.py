@@ -640,6 +640,17 @@ def test_a_function_that_is_only_traced_is_said_to_be(caplog: pytest.LogCaptureF
     assert "run.step(<lambda>) was never called: call what it returns, as in step = run.step(step)" in caplog.text
 
 
+def test_a_loop_without_a_step_is_said_to_be(caplog: pytest.LogCaptureFixture) -> None:
+    """Where run.step was forgotten, there are no steps, and the log says why; a run that only logs is well."""
+    with open_run_of() as run:
+        run.log(loss=1.0)
+    assert "run.step" not in caplog.text
+    with open_run_of() as run:
+        for _ in run.batches(make_loader()):
+            run.log(loss=1.0)
+    assert caplog.text.count("no function was given to run.step: no steps are counted") == 1
+
+
 def test_a_part_may_be_inside_of_itself() -> None:
     """As in a function that calls itself; afterwards the time is the loop's again."""
     clock = ManualClock()

@@ -1,5 +1,6 @@
 """The passes of a loop over its loaders: which of them are epochs, and what comes between two of them."""
 
+import logging
 import weakref
 from typing import Any
 
@@ -15,6 +16,8 @@ from trackside.measured_run.measured_batches import MeasuredIterator
 from trackside.measured_run.opened_batches import OpenedBatches
 from trackside.measured_run.progress_bar import ProgressBar, ProgressLines
 from trackside.measured_run.step_meter import StepMeter
+
+LOGGER = logging.getLogger(__name__)
 
 
 def _form_of_one(leaf: Any) -> Any:
@@ -93,6 +96,12 @@ class Passes:
 
     def finish(self) -> None:
         """No more passes are measured."""
+        if self._current is not None and not self._book.functions:
+            LOGGER.warning(
+                "run.batches was read, but no function was given to run.step: no steps are counted, and all that was "
+                "logged belongs to step %d; wrap what makes a step, as in train_step = run.step(train_step)",
+                self._book.step,
+            )
         self._opened.finish()
         self.end_epoch()
 
