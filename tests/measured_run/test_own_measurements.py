@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from tests.measured_run.own_loops import open_run_of, rows_of
+from trackside.clock import ManualClock
+from trackside.measured_run import MeasuredRun
 
 
 def update(weights: jax.Array, inputs: jax.Array) -> jax.Array:
@@ -44,6 +46,23 @@ def test_the_device_is_that_of_jax_if_there_is_one(tmp_path: Path) -> None:
         learn(jnp.zeros(40), jnp.ones((40, 40)))
         act()
         assert not run._meter.device.is_host
+    check_devices(run)
+
+
+def test_a_function_may_return_nothing_at_first(tmp_path: Path) -> None:
+    """As one that learns once there is enough to learn from: then its device is seen, also if nothing compiles."""
+    clock, learn = ManualClock(), jax.jit(update)
+    weights, inputs = learn(jnp.zeros(40), jnp.ones((40, 40))), jnp.ones((40, 40))
+    with open_run_of(tmp_path / "run", clock=clock) as run:
+        step = run.step(lambda is_filled: learn(weights, inputs) if is_filled else None, name="step")
+        for is_filled in (False, True, True):
+            step(is_filled)
+            clock.advance(1.0)
+    check_devices(run)
+
+
+def check_devices(run: MeasuredRun) -> None:
+    """The run has seen the host first, and then the devices of JAX."""
     devices = [row["devices"] for row in rows_of(run, "environment") if "devices" in row]
     assert devices[0] == ["host"]
     assert devices[1:] == [[str(device) for device in jax.devices()]]

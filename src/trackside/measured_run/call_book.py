@@ -267,8 +267,7 @@ class CallBook:
     ) -> None:
         """Something was compiled during a call, or it is the first: remember its arguments, and say what changed."""
         if made.num_calls == 1:
-            self._measurements.learn_device(record.report)
-            self._meter.device.is_host = self._measurements.is_on_host
+            self._learn_device(record.report)
             self._measurements.learn_eager(made, compile_counter().events_since(num_events))
         has_compiled = compile_counter().num_events != num_events
         if has_compiled:
@@ -282,6 +281,11 @@ class CallBook:
         if is_own:
             record.is_disturbed = True
             self._measurements.exclude_span(started_s, record.ready_s)  # until what was compiled began to run
+
+    def _learn_device(self, report: Any) -> None:
+        """Learn from what shows that a call has completed where it runs."""
+        self._measurements.learn_device(report)
+        self._meter.device.is_host = self._measurements.is_on_host
 
     def _explain(
         self, made: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any], num_events: int, step: int
@@ -374,6 +378,8 @@ class CallBook:
 
     def _look(self) -> None:
         began_s = self._clock.now()
+        if self._meter.device.is_host and self._window:  # a function may have returned nothing at first
+            self._learn_device(self._window[-1].report)
         self.retire()
         self._sentinel.flush(self.step)
         self._meter.log_if_due(self.step)
