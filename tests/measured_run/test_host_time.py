@@ -181,6 +181,14 @@ def part_and_log_in_the_step(loop: Loop) -> None:
         loop.spend(OWN_S)
 
 
+def first_call_in_a_part(loop: Loop) -> None:
+    for _ in range(NUM_STEPS):
+        with loop.run.part("augment"):
+            loop.spend(0.03)
+            loop.step(weights(), None)
+        loop.spend(OWN_S)
+
+
 LOOPS: dict[Callable[[Loop], None], dict[str, float]] = {
     own_code_around_the_call: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S},
     part_between_batch_and_call: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S, "augment": 0.03},
@@ -194,6 +202,7 @@ LOOPS: dict[Callable[[Loop], None], dict[str, float]] = {
     loader_that_fails: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S},
     # What a loader does before it calls something of the run is not told from the loop's own code.
     part_of_a_step_in_the_loader: {"dispatch": 2 * CALL_S, "other": OWN_S + 0.002},
+    first_call_in_a_part: {"dispatch": CALL_S, "other": OWN_S, "augment": 0.03},
     batches_in_the_step: {"dispatch": CALL_S + 0.002, "other": OWN_S},
     part_and_log_in_the_step: {"data_wait": 0.002, "dispatch": CALL_S, "other": OWN_S},
 }

@@ -62,6 +62,7 @@ class HostTime:
         self.before: list[Span] | None = None
         self.call_s = 0.0
         self.watched: CallRecord | None = None
+        self._has_begun = False
         self._waiter = Waiter(clock)
         self._computed_s = self._late_s = 0.0
         self._thread_time = thread_time
@@ -181,8 +182,13 @@ class HostTime:
 
     def end_set_up(self) -> None:
         """The loop begins: what comes between its calls is no longer set-up."""
+        self._has_begun = True
         if self.part == SETUP:
             self.enter(OTHER)
+
+    def leave(self, before: str) -> None:
+        """Go back to the part that it was in before the one that it is in now; to set-up only if that is not over."""
+        self.enter(OTHER if before == SETUP and self._has_begun else before)
 
     def settle(self) -> None:
         """Account for everything up to now."""

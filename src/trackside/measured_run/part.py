@@ -63,7 +63,7 @@ class Part:
             return
         before, host.mode, began_s = self._outer.pop()
         host.depth -= 1
-        host.enter(before)
+        host.leave(before)
         is_inside = before in APART or host.mode != "train"  # then the block around it leaves out all of it
         if self._name in APART and not is_inside:
             self._logger.exclude_span(began_s, self._now())
