@@ -6,7 +6,7 @@ import pytest
 
 from trackside.clock import ManualClock
 from trackside.measured_run.host_time import HostTime
-from trackside.measured_run.own_waits import waited_for
+from trackside.measured_run.own_waits import waited_after
 from trackside.profiling.call_record import CallRecord
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import LOGGING, OTHER
@@ -28,7 +28,7 @@ def record(dispatched_s: float, completed_s: float, before: list[tuple[str, floa
 def test_a_wait_for_the_device_is_recognized(until_s: float, part: str, waited_s: float) -> None:
     """Code that moves on just when a call completes has waited for it; any other has not."""
     call, following = record(0.001, 0.01, []), record(0.04, 0.05, [(part, until_s), (OTHER, 0.035)])
-    assert waited_for(call, following) == pytest.approx(waited_s)
+    assert waited_after(call, following) == pytest.approx(waited_s)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,19 @@ def test_computing_is_no_waiting(until_s: float, computed_s: float, late_s: floa
     """Of the time until the call completes, what its thread has computed was no wait, before the wait or after it."""
     call, following = record(0.001, 0.011, []), record(0.04, 0.05, [(OTHER, until_s)])
     call.host_cpu_s, call.host_late_s = computed_s, late_s
-    assert waited_for(call, following) == pytest.approx(waited_s)
+    assert waited_after(call, following) == pytest.approx(waited_s)
+
+
+@pytest.mark.parametrize(
+    ("until_s", "computed_s", "waited_s"),
+    [(0.0111, 0.0001, 0.01), (0.005, 0.0001, 0.0), (0.015, 0.0001, 0.0), (0.0111, 0.01, 0.0), (0.0211, 0.0001, 0.02)],
+    ids=["reads the loss before", "moves on sooner", "sleeps for longer", "computes", "reads the last loss"],
+)
+def test_a_wait_for_the_call_before_the_last_is_recognized(until_s: float, computed_s: float, waited_s: float) -> None:
+    """A loop may read each loss one step later, so that the device always has work: that is a wait all the same."""
+    behind, call, following = record(0.0, 0.011, []), record(0.001, 0.021, []), record(0.04, 0.05, [(OTHER, until_s)])
+    call.host_cpu_s = computed_s
+    assert waited_after(call, following, behind) == pytest.approx(waited_s, abs=2e-4)
 
 
 def test_computing_is_noted_up_to_what_is_known_next() -> None:

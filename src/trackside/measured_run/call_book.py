@@ -22,7 +22,7 @@ from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.measured_object import MeasuredObject, is_plain_function
 from trackside.measured_run.own_measurements import OwnMeasurements, StepFunction
-from trackside.measured_run.own_waits import MIN_WAIT_S, waited_for
+from trackside.measured_run.own_waits import MIN_WAIT_S, waited_after
 from trackside.measured_run.step_meter import StepMeter
 from trackside.profiling.array_state import is_ready
 from trackside.profiling.call_record import STEP_MARKER, CallRecord, OwnCall
@@ -80,6 +80,8 @@ class CallBook:
         self._is_busy = True
         """Whether a call is not to be recorded as usual: it is the first, inside of another, or the run is over."""
         self._window: deque[CallRecord] = deque()
+        self._behind: CallRecord | None = None
+        """The last call that was let go of."""
         self._meter = meter
         self._host = host
         self._sentinel = sentinel
@@ -332,9 +334,12 @@ class CallBook:
                 record.found_s = now_s
             done.append(window.popleft())
         self._meter.ends.conclude([record for record in done if record.completed_s != record.completed_s], window)
+        behind = self._behind
         for record, following in pairwise([*done, *islice(window, 1)]):
             if record.completed_s - record.dispatched_s >= MIN_WAIT_S:
-                ledger.move(OTHER, DEVICE_WAIT, waited_for(record, following))
+                ledger.move(OTHER, DEVICE_WAIT, waited_after(record, following, behind))
+            behind = record
+        self._behind = done[-1] if done else self._behind
         self._meter.step_times.add_calls(done, self._measurements.capture_state != "none")
         for record in done:
             record.report = None

@@ -1,8 +1,9 @@
 """How long the code of a loop that is not ours has waited for the device, as it does when it reads the loss.
 
 Nobody sees what that code does between two things that are measured. What is known: how long it took, how long its
-thread computed meanwhile or had no core, and when the call before it completed. A thread that waits does not compute,
-and moves on at the moment of the completion.
+thread computed meanwhile or had no core, and when the calls before it completed. A thread that waits does not compute,
+and moves on at the moment of a completion: of the last call, or of the one before, as in a loop that reads each loss
+one step later.
 """
 
 import math
@@ -18,21 +19,29 @@ DOES_NOTHING = 0.1
 """A thread that computes for a smaller share of the time has done nothing but wait."""
 
 
-def waited_for(call: CallRecord, following: CallRecord) -> float:
-    """How long the loop's own code waited for a call; 0 if it did something else.
+def waited_after(call: CallRecord, following: CallRecord, behind: CallRecord | None = None) -> float:
+    """How long the loop's own code after a call waited for it, or for the one before; 0 if it did something else.
 
     Args:
         call: A call that has completed.
         following: The call after it.
+        behind: The call before it.
     """
+    waited_s = _waited_for(call, call, following)
+    if waited_s or behind is None or behind.completed_s - call.dispatched_s < MIN_WAIT_S:
+        return waited_s
+    return _waited_for(behind, call, following)
+
+
+def _waited_for(awaited: CallRecord, call: CallRecord, following: CallRecord) -> float:
     until_s = following.own_code_until_s
-    if until_s is None or call.is_disturbed:
+    if until_s is None or call.is_disturbed or awaited.is_disturbed:
         return 0.0
-    in_flight_s, since_s = call.completed_s - call.dispatched_s, until_s - call.completed_s
+    in_flight_s, since_s = awaited.completed_s - call.dispatched_s, until_s - awaited.completed_s
     is_computing_known = not math.isnan(call.host_cpu_s)
-    if in_flight_s < MIN_WAIT_S or (call.seen_s == math.inf and not is_computing_known):
+    if in_flight_s < MIN_WAIT_S or (awaited.seen_s == math.inf and not is_computing_known):
         return 0.0
-    unsure_s = 0.0 if call.seen_s < math.inf else call.uncertainty_s
+    unsure_s = 0.0 if awaited.seen_s < math.inf else awaited.uncertainty_s
     moves_on = -unsure_s <= since_s <= max(MOVES_ON_WITHIN * in_flight_s, MIN_WAIT_S) + unsure_s
     if not is_computing_known:
         return in_flight_s if moves_on else 0.0
