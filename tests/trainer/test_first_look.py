@@ -52,6 +52,23 @@ class OverGeneratorWithLength(OverGenerator):
         return NUM_BATCHES
 
 
+class ByEpoch:
+    """Has to be told the epoch before each pass."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.is_told = False
+
+    def set_epoch(self, epoch: int) -> None:
+        self.told.append(epoch)
+        self.is_told = True
+
+    def __iter__(self) -> Iterator[Any]:
+        assert self.is_told
+        self.is_told = False
+        return iter(BATCHES)
+
+
 class FromStream(torch.utils.data.IterableDataset):
     """A data set of PyTorch that can be read once."""
 
@@ -158,3 +175,13 @@ def test_a_summary_loses_none_of_the_training() -> None:
     trainer.summary(loader)
     trainer.fit(loader, num_epochs=1, callbacks=seen)
     assert seen.numbers == [1, 2, 3, 4]
+
+
+def test_a_loader_is_told_the_epoch_before_the_look() -> None:
+    """One that needs to know the epoch of each pass knows that of the look."""
+    loader, seen = ByEpoch(), Seen()
+    trainer = make_trainer()
+    trainer.summary(loader)
+    trainer.fit(loader, num_epochs=2, callbacks=seen)
+    assert seen.numbers == [1, 2, 3, 4] * 2
+    assert loader.told == [0, 0, 0, 1]

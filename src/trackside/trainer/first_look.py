@@ -14,6 +14,7 @@ from trackside.trainer.loaders import (
     has_position,
     open_loader,
     restarts,
+    set_epoch,
     set_position,
 )
 
@@ -27,17 +28,20 @@ class FirstLook:
     def __init__(self) -> None:
         self._begun: list[tuple[Any, Iterator, Any]] = []
 
-    def look(self, loader: Iterable, name: str) -> Any:
+    def look(self, loader: Iterable, name: str, is_to_train: bool = False) -> Any:
         """The first batch of a loader, which `open` gives again; `NO_BATCH` if there is none.
 
         Args:
             loader: The loader. One with a position is put back to it.
             name: What the loader is called in errors.
+            is_to_train: Whether it is one to train on, which is told the epoch before it is opened.
         """
         for known, _, first in self._begun:
             if known is loader:
                 return first
         before = get_position(loader) if has_position(loader) else None
+        if is_to_train:
+            set_epoch(loader, 0)
         iterator = open_loader(loader, name)
         first = next(iterator, NO_BATCH)
         if before is not None:

@@ -163,7 +163,7 @@ class Trainer:
             raise ConfigError("train_loader: there is none; pass one, or set the loaders with set_dataset before")
         if self._module is None or self._only_looks:
             self._module, self._only_looks = None, False
-            batch = self._look(train_loader, "train_loader")
+            batch = self._look(train_loader, "train_loader", is_to_train=True)
             # The losses of several validation sets have names of their own, among which none is the one to go by.
             self.build(batch, validates=val_loader is not None and not isinstance(val_loader, dict))
         return self.module.fit(
@@ -266,14 +266,14 @@ class Trainer:
                 raise ConfigError("loader: there is none; pass one, or call build with a batch before")
             if isinstance(loader, Iterator) and not has_position(loader):
                 raise DataError("loader: its batches can be read only once; pass a list of some, or call build before")
-            batch = self._look(loader, "loader")
+            batch = self._look(loader, "loader", is_to_train=True)
             with without_opening_runs():
                 self._preview = self._build(batch, validates=False)
         return self._preview
 
-    def _look(self, loader: Iterable, name: str) -> Any:
+    def _look(self, loader: Iterable, name: str, is_to_train: bool = False) -> Any:
         """The first batch of a loader, which shows the shapes of the model; whoever opens the loader has it, too."""
-        first = self._first_look.look(loader, name)
+        first = self._first_look.look(loader, name, is_to_train)
         if first is NO_BATCH:
             raise DataError(f"{name}: it has no batches; the first one shows the shapes of the model")
         batch_size(first)  # raises if it is no batch, before the model fails on it
