@@ -185,3 +185,9 @@ def test_a_loader_is_told_the_epoch_before_the_look() -> None:
     trainer.fit(loader, num_epochs=2, callbacks=seen)
     assert seen.numbers == [1, 2, 3, 4] * 2
     assert loader.told == [0, 0, 0, 1]
+
+
+def test_a_class_with_epochs_in_place_of_a_loader() -> None:
+    """It is named as such."""
+    with pytest.raises(DataError, match="train_loader: expected an iterable of batches, got the class ByEpoch; call"):
+        make_trainer().fit(ByEpoch, num_epochs=1)  # type: ignore[arg-type]

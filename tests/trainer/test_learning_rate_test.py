@@ -7,6 +7,8 @@ import jax
 import numpy as np
 import optax
 import pytest
+import torch.utils.data
+from tqdm import tqdm
 
 from tests.trainer.models.libraries import KITS, make_data
 from tests.trainer.tiny import make_loader, make_trainer
@@ -150,6 +152,51 @@ def test_position_of_the_loader_is_put_back() -> None:
     next(loader)
     make_trainer().find_learning_rate(loader, num_steps=10)
     assert loader.index == 1
+
+
+def test_the_batch_that_shows_the_shapes_is_tested_on() -> None:
+    """A loader that can be read only once, but cannot be seen to be such a one, loses no batch."""
+    taken = []
+
+    def batches() -> Iterator[Any]:
+        for batch in DATA * 2:
+            taken.append(batch)
+            yield batch
+
+    trainer = short_trainer(optax.sgd(1e-3))
+    test = trainer.find_learning_rate(tqdm(batches(), disable=True), lowest=1e-2, highest=1e-1, num_steps=12)
+    assert len(test.losses) == len(taken) == 12
+
+
+class ByEpoch:
+    """Has to be told the epoch before each pass."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.num_passes = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.told.append(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.num_passes += 1
+        assert len(self.told) == self.num_passes
+        return iter(BATCHES)
+
+
+def test_a_loader_is_told_the_epoch() -> None:
+    """A loader that needs to know the epoch of each pass hears which one the training is at."""
+    trainer, loader = make_trainer(), ByEpoch()
+    trainer.train_model(loader, num_epochs=2)
+    trainer.find_learning_rate(loader, highest=1e-3, num_steps=10)
+    assert loader.told == [0, 1, 1, 1]
+
+
+def test_tensors_of_every_pass_become_arrays() -> None:
+    """A loader of PyTorch that has too few batches is read again as it was read before."""
+    loader = torch.utils.data.DataLoader(DATA, batch_size=None)  # type: ignore[arg-type]
+    test = short_trainer(optax.sgd(1e-3)).find_learning_rate(loader, highest=1.0, num_steps=10)
+    assert len(test.losses) == 10
 
 
 def test_loader_that_is_too_short() -> None:

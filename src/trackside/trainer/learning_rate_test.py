@@ -20,8 +20,16 @@ from trackside.errors import ConfigError, DataError
 from trackside.metrics import MetricLayout
 from trackside.metrics.host import HostMetrics
 from trackside.trainer.engine import Engine
+from trackside.trainer.first_look import FirstLook
 from trackside.trainer.learning_rate_curve import LearningRateTest, explosion_threshold
-from trackside.trainer.loaders import decode_position, get_position, has_position, open_loader, set_position
+from trackside.trainer.loaders import (
+    decode_position,
+    get_position,
+    has_position,
+    open_loader,
+    set_epoch,
+    set_position,
+)
 from trackside.trainer.lr_schedules import SchedulerConfig, check_number
 from trackside.trainer.optimizer import OptimizerConfig
 from trackside.trainer.sharding import optimizer_specs, to_shardings
@@ -74,7 +82,7 @@ def find_learning_rate(
     engine, carry = trainer.engine, jax.tree.map(lambda leaf: leaf.copy(), trainer.progress.carry)
     ramp = _build_ramp(trainer, lowest, highest, num_steps, optimizer)
     engine, carry = _with_optimizer(engine, carry, ramp.tx)
-    with _Batches(loader) as batches:
+    with _Batches(loader, trainer.first_look, max(trainer.epoch - 1, 0)) as batches:
         first = next(batches, None)
         if first is None:
             raise DataError("loader: it has no batches")
@@ -221,11 +229,13 @@ def _has_exploded(losses: list[float]) -> bool:
 class _Batches:
     """The batches of a loader, again and again, which is put back to where it was if it can say where that is."""
 
-    def __init__(self, loader: Iterable):
+    def __init__(self, loader: Iterable, first_look: FirstLook, epoch: int):
         self._loader = loader
-        self._iterator = open_loader(loader, "loader")
-        self._is_own = self._iterator is loader
+        self._epoch = epoch
         self._position = get_position(loader) if has_position(loader) else None
+        set_epoch(loader, epoch)
+        iterator, self._iterator = first_look.open(loader, "loader")
+        self._is_own = iterator is loader
 
     def __iter__(self) -> "_Batches":
         return self
@@ -233,7 +243,8 @@ class _Batches:
     def __next__(self) -> Any:
         batch = next(self._iterator, None)
         if batch is None and not self._is_own:
-            self._iterator = iter(self._loader)
+            set_epoch(self._loader, self._epoch)
+            self._iterator = open_loader(self._loader, "loader")
             batch = next(self._iterator, None)
         if batch is None:
             raise StopIteration

@@ -63,7 +63,8 @@ def _is_array(value: Any) -> bool:
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader, or its sampler, which epoch begins if it wants to know; counted from 0, as is usual there."""
-    if (setter := _epoch_setter(loader)) is not None:
+    is_class = isinstance(loader, type)  # given in place of a loader by mistake, which opening it will say
+    if not is_class and (setter := _epoch_setter(loader)) is not None:
         setter(epoch)
 
 

@@ -133,12 +133,13 @@ class Trainer:
             self._preview = None
             self._module = self._build(batch, validates)
             self._module.resumes_by_itself = self._run is not None
-            self._module.first_look = self._first_look
         return self._module
 
     def _build(self, batch: Any, validates: bool) -> "LossTrainer":
         spec = Spec(self._model, self._loss, self._optimizer, self._inputs)
-        return LossTrainer(spec, self._trainer_config(validates), self._parallel, batch)
+        module = LossTrainer(spec, self._trainer_config(validates), self._parallel, batch)
+        module.first_look = self._first_look
+        return module
 
     def set_dataset(self, dataset: DataloaderModule) -> None:
         """Set the loaders that `fit` uses where it is given none."""
