@@ -11,7 +11,7 @@ import pytest
 
 from trackside.errors import DataError
 from trackside.measured_run.batch_size import batch_size
-from trackside.trainer.batch import Batch
+from trackside.trainer.batch import Batch, check_leaves
 
 
 @dataclass
@@ -164,3 +164,25 @@ def test_flax_dataclass_with_keywords_only() -> None:
     """A field without a default may follow one with a default, where it is to be passed by its name."""
     batch = Weighted(ROWS, ROWS, weight=ROWS)
     assert (batch.mask, len(jax.tree.leaves(batch))) == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        (">f4", r"inputs/a is an array of >f4, .*astype\(array.dtype.newbyteorder\('='\)\)"),
+        (">i8", r"inputs/a is an array of >i8, .*astype\(array.dtype.newbyteorder\('='\)\)"),
+        ("longdouble", r"inputs/a is an array of float128, .*astype\(np.float32\)"),
+        ([("left", "f4")], r"inputs/a is an array of \[\('left', '<f4'\)\], .*its fields as arrays"),
+        ("U3", r"inputs/a is an array of <U3; a batch holds arrays of numbers only"),
+    ],
+)
+def test_numbers_that_jax_does_not_take_are_named(dtype: Any, message: str) -> None:
+    """The error has the leaf, its type and what the loader has to give instead."""
+    with pytest.raises(DataError, match=message):
+        check_leaves(Batch({"a": np.zeros(6, dtype)}, ROWS))
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "float64", "bool", "uint8", "complex64", jnp.bfloat16, jnp.int4])
+def test_numbers_that_jax_takes(dtype: Any) -> None:
+    """They may be in a batch, and so may keys and Python's numbers."""
+    check_leaves(Batch({"a": np.zeros(6, dtype), "key": jax.random.key(0)}, 1.5))

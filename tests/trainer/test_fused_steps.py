@@ -13,7 +13,7 @@ import pytest
 
 from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CheckpointConfig, LearningRateMonitorConfig
-from trackside.errors import ConfigError
+from trackside.errors import ConfigError, DataError
 from trackside.logger import LoggerConfig
 from trackside.metrics import MetricLayout
 from trackside.trainer import Batch, ParallelConfig
@@ -332,6 +332,16 @@ def test_a_loader_that_fails_inside_a_call(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="on fire"):
         train(tmp_path, 4, failing(), log_every_n_steps=1)
     assert [row["step"] for row in rows_of(tmp_path, mode="train")] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("size", "bad"), [(1, 1), (4, 1), (4, 6)])
+def test_bytes_in_the_other_order(tmp_path: Path, size: int, bad: int) -> None:
+    """A batch that JAX does not take is named when its turn comes, and those before it are trained on."""
+    loader = make_loader(NUM_BATCHES)
+    loader[bad - 1].inputs = loader[bad - 1].inputs.astype(">f4")
+    with pytest.raises(DataError, match=r"batch: inputs is an array of >f4, .*newbyteorder"):
+        train(tmp_path, size, loader, log_every_n_steps=1)
+    assert [row["step"] for row in rows_of(tmp_path, mode="train")] == list(range(1, bad))
 
 
 class Stopping:

@@ -102,7 +102,7 @@ def num_bytes_of(batch: Any) -> int:
 
 
 def check_leaves(batch: Any) -> None:
-    """Raise if a batch holds anything that is neither an array nor a number, such as a string.
+    """Raise if a batch holds anything that is neither an array nor a number that JAX takes, such as a string.
 
     Raises:
         DataError: It does.
@@ -123,6 +123,23 @@ def check_leaves(batch: Any) -> None:
                 f"batch: {leaf_path(path) or 'it'} is {found}; a batch holds arrays of numbers only. Let the loader "
                 "leave it out or turn it into numbers, or keep it in a static field of a Batch"
             )
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is not None and (fix := _fix_for(dtype)):
+            raise DataError(
+                f"batch: {leaf_path(path) or 'it'} is an array of {dtype}, which JAX does not take; let the "
+                f"loader give {fix}"
+            )
+
+
+def _fix_for(dtype: Any) -> str:
+    """What to do about numbers that JAX does not take; empty for those that it does."""
+    dtype = np.dtype(_plain(dtype))
+    if not dtype.isnative:  # as files of other machines have them
+        return "array.astype(array.dtype.newbyteorder('='))"
+    if dtype.names:
+        return "its fields as arrays of their own"
+    is_too_long = dtype.itemsize > {"f": 8, "c": 16}.get(dtype.kind, dtype.itemsize)
+    return "array.astype(np.float32)" if is_too_long else ""
 
 
 def _plain(dtype: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 
 from trackside.measured_run.interrupts import StopRequest
 from trackside.metrics import MetricLayout
+from trackside.trainer.batch import check_leaves
 from trackside.trainer.batch_stack import BatchForm, BatchList, BatchStack
 from trackside.trainer.buffer_guard import BufferGuard, copied_batch
 from trackside.trainer.compile_ahead import batch_form, stacked_form
@@ -165,7 +166,7 @@ class FusedFeed:
         if batch is _NONE:
             batch = self._fetch()
         leaves, structure = jax.tree_util.tree_flatten(batch)
-        stack = self._stack_of(leaves, structure)
+        stack = self._stack_of(batch, leaves, structure)
         self.latest = batch
         if stack is None:
             self._stack, self.num_steps = None, 1
@@ -253,7 +254,7 @@ class FusedFeed:
             self.num_steps,
         )
 
-    def _stack_of(self, leaves: list[Any], structure: Any) -> BatchStack | BatchList | None:
+    def _stack_of(self, batch: Any, leaves: list[Any], structure: Any) -> BatchStack | BatchList | None:
         """Where batches of this form are collected; None for those that are trained on one by one."""
         if self._stack is not None and self._stack.form.fits(leaves, structure):
             return self._stack
@@ -261,6 +262,7 @@ class FusedFeed:
         if form is None:
             return None
         if form not in self._stacks:
+            check_leaves(batch)  # JAX itself takes some for what they are not, once it has compiled the call
             while len(self._stacks) >= _MAX_FORMS:
                 del self._stacks[next(iter(self._stacks))]
             capacity = self._chosen.capacity_for(form.num_bytes)
