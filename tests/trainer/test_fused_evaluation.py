@@ -11,7 +11,7 @@ import pytest
 
 from tests.trainer.test_fused_steps import Conv, Mixed, MixedTrainer
 from tests.trainer.test_read_ahead import readers, wait_until
-from tests.trainer.tiny import make_batch, make_loader, make_trainer, rows_of
+from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
 from trackside.errors import DataError
 from trackside.logger import LoggerConfig
 from trackside.trainer import Batch, ParallelConfig
@@ -136,6 +136,42 @@ def test_a_loader_that_fails_is_not_read_on() -> None:
     with pytest.raises(OSError, match="lost"):
         evaluate(failing, 4, prefetch_batches=2)
     wait_until(lambda: not readers())
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "bytes in the other order": (
+        Batch(make_batch(8).inputs.astype(">f4"), make_batch(8).targets),
+        r"^batch: inputs is an array of >f4, .*newbyteorder",
+    ),
+    "strings": (Batch(make_batch(8).inputs.astype(str), make_batch(8).targets), "^batch: inputs is an array of <U"),
+    "another structure": ({"x": make_batch(8).inputs}, "differ in structure from the example batch"),
+}
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("name", BAD)
+def test_a_batch_that_cannot_work_is_named(name: str, size: int) -> None:
+    """Wherever it is among the others, the error says what is wrong with it."""
+    bad, message = BAD[name]
+    num_before = 0 if size == 1 and name == "bytes in the other order" else 3  # JAX does not notice it later
+    loader = [*make_loader(num_before), bad, *make_loader(2)]
+    with pytest.raises(DataError, match=message):
+        evaluate(loader, size)
+    with pytest.raises(DataError, match=message):
+        make_trainer(steps_per_call=size).predict(loader)
+
+
+def test_an_error_of_the_model_is_its_own() -> None:
+    """A batch with which nothing is wrong is not blamed."""
+
+    class Picky(MSETrainer):
+        def loss_function(self, params: Any, apply_fn: Any, batch: Batch, rng: Any, train: bool = True) -> Any:
+            if len(batch.inputs) == 5:
+                raise RuntimeError("no fives")
+            return super().loss_function(params, apply_fn, batch, rng, train)
+
+    with pytest.raises(RuntimeError, match="no fives"):
+        evaluate([*make_loader(3), make_batch(5)], 4, trainer_class=Picky)
 
 
 def test_predictions_of_batches_that_are_read_ahead() -> None:

@@ -38,12 +38,20 @@ class BatchCollector:
 
     Args:
         chosen: How many batches a call may take.
+        check: Raises if a batch cannot work; asked for the first of each form.
         now: What the clock shows.
         size_factor: How many bytes a call holds for each byte of its batches, with what it gives for them.
     """
 
-    def __init__(self, chosen: StepsPerCall, now: Callable[[], float], size_factor: float = 1.0):
+    def __init__(
+        self,
+        chosen: StepsPerCall,
+        check: Callable[[Any], None],
+        now: Callable[[], float],
+        size_factor: float = 1.0,
+    ):
         self._chosen = chosen
+        self._check = check
         self._pace = Pace(chosen, now)
         self._size_factor = size_factor
         self._stacks: dict[BatchForm, BatchStack | None] = {}
@@ -58,7 +66,7 @@ class BatchCollector:
                 yield Collected(latest, stack, num_held)
                 stack = None
             if stack is None:
-                stack, num_held = self._stack_of(leaves, structure), 0
+                stack, num_held = self._stack_of(batch, leaves, structure), 0
                 if stack is None:
                     yield Collected(copied_batch(batch))
                     continue
@@ -71,11 +79,12 @@ class BatchCollector:
         if stack is not None:
             yield Collected(latest, stack, num_held)
 
-    def _stack_of(self, leaves: list[Any], structure: Any) -> BatchStack | None:
+    def _stack_of(self, batch: Any, leaves: list[Any], structure: Any) -> BatchStack | None:
         form = BatchForm.of(leaves, structure)
         if form is None or form.is_on_device:
             return None
         if form not in self._stacks:
+            self._check(batch)
             while len(self._stacks) >= MAX_FORMS:
                 del self._stacks[next(iter(self._stacks))]
             capacity = self._chosen.capacity_for(int(form.num_bytes * self._size_factor))

@@ -58,6 +58,7 @@ class Evaluator:
         self._calls: dict[Any, Callable] = {}
         self._fused: dict[MetricLayout, FusedEvaluation | None] = {}
         self._fused_predictions: dict[Callable, FusedPrediction | None] = {}
+        self._latest: Any = None
         self.num_batches = 0
         """Batches evaluated so far, as a sign of life."""
 
@@ -82,7 +83,7 @@ class Evaluator:
         """
         carry = carry._replace(opt_state=None)
         vector = self._engine.fresh_vector(layout)
-        with self._opened(loader, name, first_look) as opened:
+        with self._opened(loader, name, first_look) as opened, self._naming_bad_batches():
             batches = self._checked(tracked(opened), name)
             fused = self._fused_for(layout, carry)
             if fused is not None:
@@ -118,7 +119,7 @@ class Evaluator:
                 None
                 if chosen.program == "plain"
                 else FusedEvaluation(
-                    BatchCollector(chosen, self._now),
+                    BatchCollector(chosen, self._engine.placement.check_structure, self._now),
                     lambda: self._engine.compile_fused_eval(layout),
                     lambda: self._engine.compile_eval(layout, is_split=True),
                     self._watch_or_not,
@@ -141,6 +142,21 @@ class Evaluator:
         finally:
             ahead.stop(STOP_TIMEOUT_S)
 
+    @contextlib.contextmanager
+    def _naming_bad_batches(self) -> Iterator[None]:
+        """If a call fails, say what is wrong with its batch, where that is known: most have one that cannot work."""
+        placement, before = self._engine.placement, self._latest
+        self._latest = placement.exmp_batch
+        try:
+            yield
+        except DataError:
+            raise
+        except Exception:
+            placement.check_structure(self._latest)
+            raise
+        finally:
+            self._latest = before
+
     def _reads_ahead(self, loader: Iterable) -> bool:
         return self._ahead.num_batches > 0 and not is_trusted(loader)
 
@@ -161,7 +177,7 @@ class Evaluator:
             return self._engine.compile_predict(predict_step, is_split)
 
         in_flight: deque[tuple[Any, Any]] = deque()
-        with self._opened(loader, "data_loader", first_look) as opened:
+        with self._opened(loader, "data_loader", first_look) as opened, self._naming_bad_batches():
             batches = self._checked(opened, "data_loader")
             for batch, call in self._calls_for(batches, loader, ("predict", predict_step), build, in_flight):
                 output = call(carry, batch)
@@ -177,7 +193,7 @@ class Evaluator:
     ) -> Any:
         outputs: list[Any] = []
         in_flight: deque[Outputs] = deque()
-        with self._opened(loader, "data_loader", first_look) as opened:
+        with self._opened(loader, "data_loader", first_look) as opened, self._naming_bad_batches():
             for call_outputs in fused.calls(carry, self._checked(opened, "data_loader")):
                 in_flight.append(call_outputs)
                 if len(in_flight) > self._max_inflight_steps:
@@ -205,6 +221,7 @@ class Evaluator:
         placement, processes = self._engine.placement, self._engine.processes
         num_batches = num_examples = 0
         for batch in batches:
+            self._latest = batch
             if num_batches == 0:
                 placement.check_structure(batch)
             num_batches += 1

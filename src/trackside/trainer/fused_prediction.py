@@ -87,7 +87,7 @@ def build_fused_prediction(
         return None
     size_factor = 1 + output_bytes / max(num_bytes_of(engine.placement.exmp_batch), 1)
     return FusedPrediction(
-        BatchCollector(chosen, now, size_factor),
+        BatchCollector(chosen, engine.placement.check_structure, now, size_factor),
         engine.compile_fused_predict(predict),
         engine.compile_predict(predict, is_split=True),
         watch,
