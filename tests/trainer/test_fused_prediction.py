@@ -60,6 +60,7 @@ OUTPUTS: dict[str, Any] = {
     "one number": lambda model, batch, rng: model(batch.inputs).mean(),
     "a number of Python's": lambda model, batch, rng: 3.0,
     "random": lambda model, batch, rng: jax.random.normal(rng, (2,)),
+    "nothing": lambda model, batch, rng: (model(batch.inputs), model(batch.inputs)[:, :0]),
     "integers": lambda model, batch, rng: model(batch.inputs).argmax(-1),
 }
 

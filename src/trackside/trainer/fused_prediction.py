@@ -100,4 +100,7 @@ def _alone(outputs: Any) -> Outputs:
 
 def _rows_of(stacked: np.ndarray) -> np.ndarray:
     """The rows of several batches one after the other; a number for each batch stays one."""
-    return stacked.reshape(-1, *stacked.shape[2:]) if stacked.ndim > 1 else stacked
+    if stacked.ndim == 1:
+        return stacked
+    num_batches, num_rows, *others = stacked.shape
+    return stacked.reshape(num_batches * num_rows, *others)
