@@ -43,12 +43,16 @@ class BatchForm(NamedTuple):
         """Whether a batch has this form."""
         if structure != self.structure:
             return False
+        num_on_device = 0
         for leaf, shape, dtype in zip(leaves, self.shapes, self.dtypes, strict=True):
-            if type(leaf) is not np.ndarray and not _can_be_stacked(leaf):
-                return False
+            if type(leaf) is not np.ndarray:
+                if not _can_be_stacked(leaf):
+                    return False
+                num_on_device += isinstance(leaf, jax.Array)
             if leaf.shape != shape or leaf.dtype != dtype:
                 return False
-        return not self.is_on_device or all(isinstance(leaf, jax.Array) for leaf in leaves)
+        # In which program a batch is used must not depend on the batches before it.
+        return self.is_on_device == (num_on_device == len(leaves))
 
     @property
     def num_bytes(self) -> int:

@@ -1,0 +1,44 @@
+"""Collecting batches for calls: which batches share one follows from the batches alone."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.trainer.tiny import make_loader
+from trackside.trainer.batch_collector import BatchCollector
+from trackside.trainer.batch_stack import BatchForm
+from trackside.trainer.steps_per_call import StepsPerCall
+
+
+def on_device(batch: Any) -> Any:
+    return jax.tree.map(jnp.asarray, batch)
+
+
+@pytest.mark.parametrize("capacity", [2, 3, 16])
+def test_where_a_batch_lies_decides_how_it_is_used(capacity: int) -> None:
+    """One on the device is a call of its own, however many of the host come before it."""
+    batches = [on_device(batch) if index % 3 == 0 else batch for index, batch in enumerate(make_loader(12))]
+    collector = BatchCollector(StepsPerCall("fused", capacity), lambda batch: None, lambda: 0.0)
+    found = [(one.stack is not None, one.num_batches) for one in collector.collect(batches)]
+    assert sum(number for is_stacked, number in found if is_stacked) == 8
+    assert sum(number for is_stacked, number in found if not is_stacked) == 4
+
+
+def test_a_batch_fits_those_that_lie_where_it_does() -> None:
+    """On the device or not, in part or as a whole, batches of one form are used by one program."""
+    batch, *_ = make_loader(1)
+    kinds = [batch, on_device(batch), batch.replace(inputs=jnp.asarray(batch.inputs))]
+    forms = [BatchForm.of(*jax.tree.flatten(kind)) for kind in kinds]
+    fits = [[form is not None and form.fits(*jax.tree.flatten(kind)) for kind in kinds] for form in forms]
+    assert fits == [[True, False, True], [False, True, False], [True, False, True]]
+
+
+def test_the_first_batch_of_each_form_is_checked() -> None:
+    """Others are like it."""
+    checked: list[int] = []
+    collector = BatchCollector(StepsPerCall("fused", 4), lambda batch: checked.append(len(batch.inputs)), lambda: 0.0)
+    batches = [*make_loader(3, 8), *make_loader(3, 5), *make_loader(2, 8)]
+    assert sum(one.num_batches for one in collector.collect(batches)) == 8
+    assert checked == [8, 5]
