@@ -322,14 +322,15 @@ def test_masks_are_not_lost(tmp_path: Path) -> None:
             train(tmp_path / str(len(loader)), 4, loader)
 
 
-def test_a_loader_that_fails_inside_a_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [OSError, SystemExit])
+def test_a_loader_that_fails_inside_a_call(tmp_path: Path, error: type[BaseException]) -> None:
     """The batches before the failure are trained on and logged, as if each had been a call of its own."""
 
     def failing() -> Iterator[Batch]:
         yield from make_loader(6)
-        raise OSError("disk on fire")
+        raise error("disk on fire")
 
-    with pytest.raises(OSError, match="on fire"):
+    with pytest.raises(error, match="on fire"):
         train(tmp_path, 4, failing(), log_every_n_steps=1)
     assert [row["step"] for row in rows_of(tmp_path, mode="train")] == [1, 2, 3, 4, 5, 6]
 

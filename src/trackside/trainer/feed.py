@@ -137,7 +137,7 @@ class FusedFeed:
         self._max_length = chosen.capacity
         self._batches: Iterator = iter(())
         self._held: Any = _NONE
-        self._failure: Exception | None = None
+        self._failure: Exception | SystemExit | None = None
         self._stacks: dict[BatchForm, BatchStack | BatchList | None] = {}
         self._stack: BatchStack | BatchList | None = None
         self._plans: dict[tuple[int, int, int], Any] = {}
@@ -233,7 +233,7 @@ class FusedFeed:
             self._data.note_end()
             self._batches, self.holds_batch = self._data.batches, True
             return False
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._failure = error
             return False
         if self._data.follows_training and not self._data.is_read_ahead:  # who reads ahead has said so
