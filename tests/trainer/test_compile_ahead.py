@@ -11,6 +11,7 @@ from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer
 from trackside.callbacks import Callback, CallbackConfig
 from trackside.logger import LoggerConfig
 from trackside.profiling.ledger_totals import COMPILE
+from trackside.trainer import Batch
 from trackside.trainer.compile_ahead import EXAMPLE_NAME, THREAD_NAME
 
 
@@ -49,11 +50,16 @@ def shapes_of(batch: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)
 
 
+def with_number(batch: Batch) -> Batch:
+    return Batch(batch.inputs, 0.5)
+
+
 CASES: dict[str, tuple[Any, Any, Any]] = {
     "single": (1, make_batch(8), make_loader(3)),
     "fused": (2, make_batch(8), make_loader(3)),
     "auto": ("auto", make_batch(8), make_loader(3)),
     "shapes": (2, shapes_of(make_batch(8)), make_loader(3)),
+    "a number of Python's": (1, with_number(make_batch(8)), [with_number(batch) for batch in make_loader(3)]),
     "on the device": (2, on_device(make_batch(8)), on_device(make_loader(3))),
 }
 

@@ -125,7 +125,16 @@ def _runs_code_of_user(callback: Callback) -> bool:
 
 def batch_form(batch: Any) -> Any:
     """Shapes and types of a batch, as a jitted function sees them."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), batch)
+    return jax.tree.map(_leaf_form, batch)
+
+
+def _leaf_form(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf), weak_type=_is_weak(leaf))
+
+
+def _is_weak(leaf: Any) -> bool:
+    """Whether the type of a leaf gives way to others, as that of Python's numbers does, which is part of a program."""
+    return not isinstance(leaf, np.ndarray) and jax.typeof(leaf).weak_type
 
 
 def stacked_form(batch: Any, number: int) -> Any:
@@ -135,4 +144,5 @@ def stacked_form(batch: Any, number: int) -> Any:
 
 def _form_of(batch: Any) -> tuple[Any, ...]:
     leaves, structure = jax.tree.flatten(batch)
-    return structure, *((tuple(np.shape(leaf)), str(jax.numpy.result_type(leaf))) for leaf in leaves)
+    forms = ((tuple(np.shape(leaf)), str(jax.numpy.result_type(leaf)), _is_weak(leaf)) for leaf in leaves)
+    return structure, *forms
