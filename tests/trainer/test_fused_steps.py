@@ -14,8 +14,10 @@ import pytest
 from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CheckpointConfig, LearningRateMonitorConfig
 from trackside.errors import ConfigError, DataError
+from trackside.events import read_events
 from trackside.logger import LoggerConfig
 from trackside.metrics import MetricLayout
+from trackside.run_layout import event_file_name
 from trackside.trainer import Batch, ParallelConfig
 from trackside.trainer.fused_steps import NOT_MADE, num_steps_made, plan_steps
 
@@ -166,6 +168,24 @@ def test_hooks_hear_of_each_step() -> None:
     assert [values["loss"] for _, values in heard.steps] == _losses_of_single_steps()
 
 
+class Failing(Callback):
+    """Fails at a step."""
+
+    def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        if step_idx == 6:
+            raise RuntimeError("enough")
+
+
+def test_rows_of_steps_after_a_hook_has_failed(tmp_path: Path) -> None:
+    """Steps that were made are logged, with no gap where a hook failed inside a call."""
+    trainer = make_trainer(steps_per_call=4, logger=LoggerConfig(log_path=tmp_path, log_every_n_steps=1))
+    with pytest.raises(RuntimeError, match="enough"):
+        trainer.fit(make_loader(NUM_BATCHES), num_epochs=1, callbacks=[Failing()])
+    steps = [row["step"] for row in rows_of(tmp_path, mode="train")]
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) >= 8
+
+
 def test_auto_leaves_steps_alone_that_somebody_acts_on() -> None:
     """Where a hook may act on single steps, they are made one by one unless asked for otherwise."""
     trainer = make_trainer(logger=None)
@@ -219,6 +239,24 @@ def test_the_step_that_is_not_finite(tmp_path: Path, bad: int) -> None:
     assert trainer.status == "nan"
     assert bad == trainer.global_step == int(trainer.progress.carry.step)
     assert [row["step"] for row in rows_of(tmp_path, mode="train")] == list(range(2, bad + 1, 2))
+
+
+@pytest.mark.parametrize("size", [1, 4, 16])
+def test_what_is_not_finite_comes_after_the_steps_before_it(tmp_path: Path, size: int) -> None:
+    """Rows, hooks and the error are in the order of steps, wherever in a call the bad one is."""
+    loader, order = make_loader(NUM_BATCHES), []
+
+    class Told(Callback):
+        def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+            order.append((step_idx, trainer.stop_request.status))
+
+    loader[5] = Batch(loader[5].inputs, np.full_like(loader[5].targets, np.nan))
+    trainer = make_trainer(steps_per_call=size, logger=LoggerConfig(log_path=tmp_path, log_every_n_steps=2))
+    trainer.fit(loader, num_epochs=1, callbacks=[Told()])
+    assert order[:6] == [(1, ""), (2, ""), (3, ""), (4, ""), (5, ""), (6, "nan")]
+    rows = [row for row in read_events(tmp_path / event_file_name(0)) if row["kind"] in ("metrics", "non_finite")]
+    steps = [(row["kind"], row["step"]) for row in rows if row.get("mode", "train") == "train"]
+    assert steps[:4] == [("metrics", 2), ("metrics", 4), ("non_finite", 6), ("metrics", 6)]
 
 
 def test_bad_batches_are_skipped(tmp_path: Path) -> None:

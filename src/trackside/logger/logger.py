@@ -422,6 +422,7 @@ class Logger:
             values: The values that show it, by name.
             step: The step.
         """
+        self.write_held_rows()  # those of earlier steps come first
         self._non_finite.found = True
         self.run_log.write("non_finite", step=step, values={name: str(value) for name, value in values.items()})
 

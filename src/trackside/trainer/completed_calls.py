@@ -131,8 +131,9 @@ class CompletedCalls:
 
     def _retire_fused(self, record: CallRecord, report: np.ndarray, window: Sequence[CallRecord]) -> None:
         """The same for a call of several steps: what each of them has to say, as if it had been made by itself."""
-        if report[:, 0].any() or report[record.num_steps - 1, 1] == NOT_MADE:
-            record.num_steps = self._heed_fused_flags(record, report)
+        is_flagged = report[:, 0].any() or report[record.num_steps - 1, 1] == NOT_MADE
+        if is_flagged:
+            record.num_steps = self._count_made(record, report)
         num_steps, totals = record.num_steps, self._progress.totals
         if not num_steps:
             return
@@ -145,18 +146,49 @@ class CompletedCalls:
         since_s = began_s if last_s is None or is_captured or record.is_disturbed else last_s
         each_s = max(record.completed_s - since_s, 0.0) / num_steps
         steps = self._log_plan.between(record.first_step, record.last_step) if record.is_logged else range(0)
-        if self._hears_steps:  # hooks may write rows, too: those of earlier steps come first
-            heard = record.first_step
-            for index, step in enumerate(steps):
-                heard = self._tell_steps(record, report, heard, step)
-                self._hold_fused(record, report, steps[index : index + 1], each_s)
-            self._tell_steps(record, report, heard, record.last_step + 1)
-        elif steps:
-            self._hold_fused(record, report, steps, each_s)
+        if is_flagged:
+            self._hear_flagged(record, report, steps, each_s)
+        else:
+            self._hear_steps(record, report, steps, each_s, range(record.first_step, record.last_step + 1))
         if record.is_logged:
             self._meter.log_if_due(record.last_step)
         if record.dispatched_s >= self._bar.next_refresh_s:
             self._bar.show(record.last_step, totals.last_step(report[num_steps - 1]), self._clock.now())
+
+    def _hear_flagged(self, record: CallRecord, report: np.ndarray, rows: range, each_s: float) -> None:
+        """Hear of the steps of a call of which some have raised flags; only the last may be one that is not finite."""
+        first, last = record.first_step, record.last_step
+        num_before = len(rows) - (last in rows)
+        self._hear_steps(record, report, rows[:num_before], each_s, range(first, last))
+        for index in np.flatnonzero(report[: record.num_steps, 0]):
+            self._heed_flags(first + int(index), report[index])
+        self._hear_steps(record, report, rows[num_before:], each_s, range(last, last + 1))
+
+    def _hear_steps(self, record: CallRecord, report: np.ndarray, rows: range, each_s: float, steps: range) -> None:
+        """Hold rows and call hooks, in the order of steps: hooks may write rows, too.
+
+        Args:
+            record: The call.
+            report: The metrics after each of its steps.
+            rows: The steps that have a row.
+            each_s: How long a step took.
+            steps: The steps to hear of.
+        """
+        if not self._hears_steps:
+            if rows:
+                self._hold_fused(record, report, rows, each_s)
+            return
+        heard, num_held = steps.start, 0
+        try:
+            for step in rows:
+                heard = self._tell_steps(record, report, heard, step)
+                self._hold_fused(record, report, rows[num_held : num_held + 1], each_s)
+                num_held += 1
+            self._tell_steps(record, report, heard, steps.stop)
+        except BaseException:  # what was computed is logged, whatever a hook says to it
+            if num_held < len(rows):
+                self._hold_fused(record, report, rows[num_held:], each_s)
+            raise
 
     def _hold_fused(self, record: CallRecord, report: np.ndarray, steps: range, each_s: float) -> None:
         """Hold the rows of some steps of a call.
@@ -174,17 +206,14 @@ class CompletedCalls:
 
     def _tell_steps(self, record: CallRecord, report: np.ndarray, first: int, end: int) -> int:
         """Call the hooks for the steps of a call from `first` to the one before `end`, and give `end`."""
-        if self._hears_steps:
-            for step in range(first, end):
-                values = self._progress.totals.last_step(report[step - record.first_step])
-                self._on_step.call("on_training_step", values, record.epoch, step)
+        for step in range(first, end):
+            values = self._progress.totals.last_step(report[step - record.first_step])
+            self._on_step.call("on_training_step", values, record.epoch, step)
         return end
 
-    def _heed_fused_flags(self, record: CallRecord, report: np.ndarray) -> int:
-        """Heed the flags of the steps of a call, and count those that it made: none after one that was not finite."""
+    def _count_made(self, record: CallRecord, report: np.ndarray) -> int:
+        """Count the steps that a call made, none after one that was not finite, and take the others back."""
         num_made, num_planned = num_steps_made(report), record.num_steps
-        for index in np.flatnonzero(report[:num_made, 0]):
-            self._heed_flags(record.first_step + int(index), report[index])
         if num_made < num_planned:
             self._meter.ledger.account()
             self._meter.ledger.num_steps -= num_planned - num_made
