@@ -125,3 +125,12 @@ def test_reset_of_metrics_in_either_form():
     assert to_host_metrics(reset_metrics(metrics)) == {}
     plain = {"loss": {"value": 2.0, "count": 3, "log_modes": ["max"]}, "lr": 0.5}
     assert reset_metrics(plain) == {"loss": {"value": 0.0, "count": 0, "log_modes": ["max"]}, "lr": 0.0}
+
+
+def test_an_infinity_is_merged_without_a_warning():
+    """Its standard deviation is not a number, which is logged and not warned of."""
+    merged = HostMetrics(LAYOUT)
+    for value in (-np.inf, 1.0, -np.inf):
+        merged.merge(accumulated([(value, 1)]))
+    assert np.isnan(merged.compute()["n_std"])
+    assert merged.compute()["n_single"] == -np.inf

@@ -68,9 +68,10 @@ class HostMetrics:
     def _merge_std(self, later: "HostMetrics") -> None:
         total = self.std_steps + later.std_steps
         weight = later.std_steps / np.maximum(total, 1)
-        delta = later.std_mean - self.std_mean
-        self.std_m2 = self.std_m2 + later.std_m2 + delta * delta * self.std_steps * weight
-        self.std_mean = self.std_mean + delta * weight
+        with np.errstate(invalid="ignore"):  # of an infinity: the row shows it, and numpy need not warn
+            delta = later.std_mean - self.std_mean
+            self.std_m2 = self.std_m2 + later.std_m2 + delta * delta * self.std_steps * weight
+            self.std_mean = self.std_mean + delta * weight
         self.std_steps = total
 
     def compute(self) -> dict[str, float]:
