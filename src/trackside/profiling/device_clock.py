@@ -15,6 +15,7 @@ from trackside.profiling.host_computing import HostComputing
 from trackside.profiling.ledger_totals import DATA_WAIT, DISPATCH, HOST_TO_DEVICE, OTHER
 
 _PAUSE = "pause"
+_REASONS = (OTHER, DATA_WAIT, HOST_TO_DEVICE, DISPATCH)
 MAX_UNKNOWN_SHARE = 0.5
 """How much time may pass between calls with unknown ends, as a share of the known time, before idling is unknown."""
 
@@ -91,6 +92,7 @@ class DeviceClock:
         # One loop, with everything in reach: this is paid for at every step.
         waiting, last, is_known, is_host = self._waiting, self._last, self._ends.is_known, self.is_host
         busy_s = idle_s = low_s = high_s = 0.0
+        other_s = data_wait_s = host_to_device_s = dispatch_s = 0.0
         while waiting:
             call = waiting[0]
             completed_s, began_s = call.completed_s, call.began_s
@@ -124,7 +126,30 @@ class DeviceClock:
                         low_s += surely_s
                     if began_s > last_s:
                         idle_s += began_s - last_s
-                        self._add_reasons(self.idle_by_reason, last_s, call, before)
+                        if call.before or before != OTHER:
+                            self._add_reasons(self.idle_by_reason, last_s, call, before)
+                        else:  # the same for most calls
+                            since_s, started_s, batch_s, placed_s, ready_s = (
+                                last_s,
+                                call.started_s,
+                                call.batch_s,
+                                call.placed_s,
+                                call.ready_s,
+                            )
+                            if started_s > since_s:
+                                other_s += started_s - since_s
+                                since_s = started_s
+                            if batch_s > since_s:
+                                data_wait_s += batch_s - since_s
+                                since_s = batch_s
+                            if placed_s > since_s:
+                                host_to_device_s += placed_s - since_s
+                                since_s = placed_s
+                            if ready_s > since_s:
+                                other_s += ready_s - since_s
+                                since_s = ready_s
+                            if began_s > since_s:
+                                dispatch_s += began_s - since_s
                 if last_s > began_s:
                     began_s = last_s
             busy_s += completed_s - began_s
@@ -134,6 +159,9 @@ class DeviceClock:
         self.idle_s += idle_s
         self.idle_low_s += low_s
         self.idle_high_s += high_s
+        for reason, seconds in zip(_REASONS, (other_s, data_wait_s, host_to_device_s, dispatch_s), strict=True):
+            if seconds:
+                self.idle_by_reason[reason] += seconds
 
     def _add_host_gap(self, last: CallRecord, call: CallRecord, between: str) -> float:
         """Account for the time between two calls, where the device is the process.
@@ -173,11 +201,7 @@ class DeviceClock:
                 reasons[reason] += until_s - since_s
                 since_s = until_s
         if ready_s > since_s:
-            between = OTHER if spans else between  # what is not in there
-            if call.started_s == ready_s:  # a loop that is not ours: nothing more is known
-                reasons[between] += ready_s - since_s
-            else:
-                _add_phases(reasons, since_s, call, between)
+            _add_phases(reasons, since_s, call, OTHER if spans else between)  # what is not in there
             since_s = ready_s
         if call.began_s > since_s:
             reasons[DISPATCH] += call.began_s - since_s
