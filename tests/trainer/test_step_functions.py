@@ -17,7 +17,7 @@ def expected_norm(tree: dict[str, jax.Array]) -> float:
     return float(np.sqrt(sum((np.abs(np.asarray(leaf, np.complex128)) ** 2).sum() for leaf in tree.values())))
 
 
-@pytest.mark.parametrize("num_small", [0, 1, LEAVES_PER_JOIN, LEAVES_PER_JOIN + 1, 3 * LEAVES_PER_JOIN])
+@pytest.mark.parametrize("num_small", [0, 1, 2, LEAVES_PER_JOIN, LEAVES_PER_JOIN + 1, 3 * LEAVES_PER_JOIN])
 def test_norm_is_over_small_and_large_arrays(num_small: int) -> None:
     """Every number counts once, however many arrays there are and however they are joined."""
     keys = iter(jax.random.split(jax.random.key(0), num_small + 1))

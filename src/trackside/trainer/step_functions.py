@@ -27,9 +27,8 @@ SKIPPED = "skipped"
 LOSS_SCALE, OVERFLOW = "loss_scale", "overflow"
 """With a scaled loss: the metrics that give the scale, and count steps that were skipped to make it smaller."""
 
-MAX_SMALL_LEAVES = 32
-"""More leaves of at most `MAX_JOINED_SIZE` numbers are joined before they are summed up."""
 MAX_JOINED_SIZE = 4096
+"""Leaves of at most as many numbers are joined before they are summed up."""
 LEAVES_PER_JOIN = 128
 """XLA takes longer than in proportion for more."""
 
@@ -160,12 +159,13 @@ def _global_norm(tree: Any) -> jax.Array:
 
 
 def _joined(leaves: Sequence[jax.Array]) -> list[jax.Array]:
-    """The same numbers in fewer arrays: XLA takes a minute to compile a sum over 1,000 small ones.
+    """The same numbers in fewer arrays, since each takes a kernel of its own, and XLA a while to compile it.
 
-    Only where there are many, and all on one device: else joining them may move them from device to device.
+    On a CPU, steps of small MLPs take 0.6 to 0.85x the time with them, and a sum over 1,000 arrays compiles in a tenth
+    of it. Not on several devices: joining arrays may move them from one to another.
     """
     small = [leaf for leaf in leaves if leaf.size <= MAX_JOINED_SIZE]
-    if len(small) <= MAX_SMALL_LEAVES or jax.sharding.get_abstract_mesh().size > 1:
+    if len(small) < 2 or jax.sharding.get_abstract_mesh().size > 1:
         return list(leaves)
     groups = (small[at : at + LEAVES_PER_JOIN] for at in range(0, len(small), LEAVES_PER_JOIN))
     joined = [jnp.concatenate([_magnitudes(leaf).ravel() for leaf in group]) for group in groups]
