@@ -88,9 +88,9 @@ CONTESTANTS = {
         Contestant(
             "trackside", "trackside at its defaults, a row every 50 steps", _trackside(), is_short=True, num_processes=3
         ),
-        Contestant("K=1", "trackside, steps_per_call=1", _trackside(steps_per_call=1), is_short=True, num_processes=3),
+        Contestant("K=1", "trackside, steps_per_call=1", _trackside(steps_per_call=1), is_short=True),
         Contestant("every 10", "trackside, a row every 10 steps", _trackside(log_every=10)),
-        Contestant("every 1", "trackside, a row every step", _trackside(log_every=1), is_short=True, num_processes=3),
+        Contestant("every 1", "trackside, a row every step", _trackside(log_every=1), is_short=True),
         Contestant(
             "all on",
             "trackside with timers, memory, bar, CSV, TensorBoard, checkpoint",
