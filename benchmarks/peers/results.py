@@ -160,9 +160,9 @@ _EXPLAINED = (
     "Each contestant has a process of its own. The hand-written loop with the same work, the defaults and everything "
     "on have three, since two processes of one contestant differ by some percent from start to end; the median of the "
     "three counts. They are measured in turn, in rounds, in an order that alternates, so that noise of the machine "
-    "hits all alike. A figure is the difference between a long call, of half a second or more, and a short one, divided "
-    "by the difference of their steps, so that what a call does once is not in it. Adam, float32, batches as numpy "
-    "arrays (tensors for PyTorch)."
+    "hits all alike. A figure is the difference between a long call, of half a second or more, and a short one, "
+    "divided by the difference of their steps, so that what a call does once is not in it. Adam, float32, batches as "
+    "numpy arrays (tensors for PyTorch)."
 )
 
 
