@@ -13,8 +13,8 @@ from trackside.profiling.call_record import CallRecord
 ONLY_REPORT, PER_STEP = 1, 2
 WaitingRow = tuple[dict[str, Any], int, int, str, CallRecord | None, int]
 """Values of one step that are not written yet, the step, its epoch, what they are logged under, the call before, and
-`ONLY_REPORT` if this is a row of training whose only value is what shows that the call has completed, `PER_STEP` if
-some are values for each of its steps, and else 0."""
+`ONLY_REPORT` if this is a row of training whose only value is what shows that the call has completed, a usual one,
+`PER_STEP` if some are values for each of its steps, and else 0."""
 
 _UNPACK = struct.Struct("f").unpack
 
@@ -48,7 +48,9 @@ class AlikeRows:
 
     def _read_reports(self, rows: Sequence[WaitingRow], names: tuple[str, ...]) -> list[float]:
         """Read rows that have nothing but what shows that their call has completed, as most loops log."""
-        arrays, last, usual = [], -1, self.usual
+        if self.usual is None:
+            return []
+        arrays, last = [], -1
         name = names[0] if len(names) == 1 else None
         for values, step, _, _, call, form in rows:
             if form != ONLY_REPORT or call is None or step <= last or name not in values:
@@ -58,7 +60,7 @@ class AlikeRows:
             last = step
             arrays.append(values[name])
         try:
-            return [_UNPACK(one)[0] if one.aval is usual else float(asarray(one).item()) for one in arrays]
+            return [_UNPACK(one)[0] for one in arrays]
         except Exception:  # it is not in the host's memory, or one cannot be read
             self.usual = None
             return []

@@ -133,7 +133,7 @@ class LoggedValues:
             if not is_mode and name in values and len(self._plain_names) < MAX_KNOWN:
                 self._plain_names.add(name)
         for row_mode, row in by_mode.items():
-            form = forms.get(row_mode) or _form(row, row_mode, call)
+            form = forms.get(row_mode) or self._form(row, row_mode, call)
             self._added.append((row, step, epoch, row_mode, call, form))
         self._last_call = call
         if len(self._added) >= WRITE_AT or now_s >= self._next_write_s:
@@ -154,18 +154,30 @@ class LoggedValues:
         added = self._added
         if call is self._last_call or call is None or len(added) >= WRITE_AT or call.dispatched_s >= self._next_write_s:
             return False
-        array_type, known, plain_names, value = self._array_type, self._known, self._plain_names, None
+        array_type, plain_names, usual, form = self._array_type, self._plain_names, self._alike.usual, 0
         for name, value in values.items():
             kind = type(value)
-            if (kind is not array_type or id(value.aval) not in known) and kind is not float:
+            if kind is array_type:
+                aval = value.aval
+                if aval is usual:
+                    form = ONLY_REPORT if value is call.report else 0
+                elif id(aval) not in self._known:
+                    return False
+            elif kind is not float:
                 return False
             if name not in plain_names:
                 return False
-        added.append(
-            (values, step, epoch, "train", call, ONLY_REPORT if value is call.report and len(values) == 1 else 0)
-        )
+        added.append((values, step, epoch, "train", call, form if len(values) == 1 else 0))
         self._last_call = call
         return True
+
+    def _form(self, values: Mapping[str, Any], mode: str, call: CallRecord | None) -> int:
+        """What kind of row values are that are not for each step of a call."""
+        if mode != "train" or call is None or len(values) != 1:
+            return 0
+        value, usual = next(iter(values.values())), self._alike.usual
+        is_usual = usual is not None and getattr(value, "aval", None) is usual
+        return ONLY_REPORT if value is call.report and is_usual else 0
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values as they are now, for `add` to be called later; raises what it would raise."""
@@ -380,13 +392,6 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
-
-
-def _form(values: Mapping[str, Any], mode: str, call: CallRecord | None) -> int:
-    """What kind of row values are that are not for each step of a call."""
-    if mode != "train" or call is None or len(values) != 1:
-        return 0
-    return ONLY_REPORT if next(iter(values.values())) is call.report else 0
 
 
 def _to_float(name: str, value: float | Decimal | Fraction) -> float:
