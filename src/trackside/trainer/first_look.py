@@ -34,7 +34,7 @@ class FirstLook:
         Args:
             loader: The loader. One with a position is put back to it.
             name: What the loader is called in errors.
-            is_to_train: Whether it is one to train on, which is told the epoch before it is opened.
+            is_to_train: Whether it is one to train on: its `set_epoch`, if it has one, is called before it is opened.
         """
         for known, _, first in self._begun:
             if known is loader:
