@@ -26,8 +26,8 @@ WATCH_ALL_FROM_S = 1e-3
 """Calls this far apart are all watched: that takes a few microseconds of each."""
 CHEAP_FROM_S = 5e-3
 """That takes next to nothing of calls this far apart; of shorter ones up to a twentieth, where all cores are busy."""
-MAX_PAUSED_SHARE = 0.05
-"""A loop that pauses after no more calls than this runs ahead of its device, which always has more to do."""
+MIN_AHEAD_CALLS = 1000
+"""A loop that has not paused for as many calls runs ahead of its device, which always has more to do."""
 MIN_PAUSE_S = 2e-4
 SAMPLE_EVERY_S = 0.1
 """How far apart the watched ones are otherwise."""
@@ -59,6 +59,7 @@ class CallEnds:
         self.max_inflight = max_inflight
         self.latest: Callable[[], CallRecord | None] | None = None
         self._looks_for_latest = False
+        self._num_ahead = 0
         self._now = clock.now
         self._watch = CompletionWatch(clock) if watch is None else watch
         self._waiter = Waiter(clock)
@@ -178,7 +179,9 @@ class CallEnds:
         self._last_s = last_s
         if calls:
             self._is_long = self._takes_long or apart_s >= WATCH_ALL_FROM_S * len(calls)
-            self._look_for_latest(self._is_long and apart_s < CHEAP_FROM_S * len(calls) and _runs_ahead(calls))
+            is_short = self._is_long and apart_s < CHEAP_FROM_S * len(calls)
+            self._num_ahead = self._num_ahead + len(calls) if is_short and _runs_ahead(calls) else 0
+            self._look_for_latest(self._num_ahead >= MIN_AHEAD_CALLS)
         if is_any_long and not self._looks_for_latest:
             self.next_watch_s = 0.0
 
@@ -264,14 +267,14 @@ class CallEnds:
 
 
 def _runs_ahead(calls: Sequence[CallRecord]) -> bool:
-    """Whether nearly every call was made right after the one before, with the device still busy.
+    """Whether every call was made right after the one before, with the device still busy.
 
-    Then it matters little when each completed: nothing waited for that, neither the loop nor the device.
+    Then it matters little when each completed: nothing waited for that, neither the loop's own code nor the device.
     """
-    after_pause = (
-        call.was_idle or call.ready_s - before.dispatched_s >= MIN_PAUSE_S for before, call in pairwise(calls)
+    return not any(
+        call.was_idle or (call.own_code_until_s or 0.0) - before.dispatched_s >= MIN_PAUSE_S
+        for before, call in pairwise(calls)
     )
-    return sum(after_pause) <= MAX_PAUSED_SHARE * len(calls)
 
 
 def _end_in_long_stretch(ended_s: float, earliest_s: float, latest_s: float, following: CallRecord | None) -> float:
