@@ -314,7 +314,7 @@ def test_workers_that_start_once_are_no_slow_loader():
 
 @pytest.mark.parametrize(("can_fuse", "says"), [(True, True), (None, True), (False, False)])
 def test_fused_steps_are_advised_where_they_help(can_fuse, says):
-    """Not where steps are fused already, or would be slower in a loop, as convolutions on a CPU."""
+    """Not where steps are fused already, or cannot be."""
     facts = replace(SMALL_STEPS, loaders={"train": LoaderFacts("list")}, can_fuse_steps=can_fuse)
     finding = dispatch_bound(facts)
     assert finding is not None

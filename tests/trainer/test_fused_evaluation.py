@@ -19,8 +19,12 @@ from trackside.trainer.logged_evaluation import evaluate_loader
 
 NUM_BATCHES = 11
 SIZES = (2, 4, 32, "auto")
+MODELS_AND_SIZES = [
+    *(pytest.param({}, size, id=f"linear-{size}") for size in SIZES),
+    pytest.param({"trainer_class": MixedTrainer, "model_class": Mixed}, "auto", id="mixed"),
+    pytest.param({"model_class": Conv}, "auto", id="convolutions"),
+]
 ONE_BY_ONE = [
-    pytest.param({"model_class": Conv}, id="convolutions"),
     pytest.param({"parallel": ParallelConfig(data_axis_size=2)}, id="several devices"),
     pytest.param({"debug": True}, id="debug"),
     pytest.param({"steps_per_call": 1}, id="single steps"),
@@ -41,9 +45,8 @@ def is_fused(trainer: Any) -> bool:
 
 
 @pytest.mark.usefixtures("optimized")  # bits depend on what XLA optimizes, so this compiles as users do
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("model", [{}, {"trainer_class": MixedTrainer, "model_class": Mixed}], ids=["linear", "mixed"])
-def test_every_size_gives_the_same(size: Any, model: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("model", "size"), MODELS_AND_SIZES)
+def test_every_size_gives_the_same(model: dict[str, Any], size: Any) -> None:
     """The metrics are the same to the last bit, for every number of batches in a call, in every evaluation."""
     plain, _ = evaluate(make_loader(NUM_BATCHES), 1, **model)
     fused, trainer = evaluate(make_loader(NUM_BATCHES), size, num_times=3, **model)

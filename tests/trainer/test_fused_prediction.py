@@ -7,8 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from tests.trainer.test_fused_evaluation import LOADERS, NUM_BATCHES, ONE_BY_ONE, SIZES
-from tests.trainer.test_fused_steps import Mixed, MixedTrainer
+from tests.trainer.test_fused_evaluation import LOADERS, MODELS_AND_SIZES, NUM_BATCHES, ONE_BY_ONE
 from tests.trainer.tiny import make_batch, make_loader, make_trainer, rows_of
 from trackside.errors import DataError
 from trackside.logger import LoggerConfig
@@ -21,9 +20,8 @@ def is_fused(trainer: Any) -> bool:
 
 
 @pytest.mark.usefixtures("optimized")  # bits depend on what XLA optimizes, so this compiles as users do
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("model", [{}, {"trainer_class": MixedTrainer, "model_class": Mixed}], ids=["linear", "mixed"])
-def test_every_size_gives_the_same(size: Any, model: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("model", "size"), MODELS_AND_SIZES)
+def test_every_size_gives_the_same(model: dict[str, Any], size: Any) -> None:
     """The outputs are the same to the last bit, for every number of batches in a call, in every prediction."""
     loader = [*make_loader(NUM_BATCHES), make_batch(5)]
     plain = make_trainer(steps_per_call=1, **model).predict(loader)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
+from tests.trainer.tiny import Linear, MSETrainer, make_batch, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CheckpointConfig, LearningRateMonitorConfig
 from trackside.errors import ConfigError, DataError
 from trackside.events import read_events
@@ -88,6 +88,7 @@ def train(log_path: Path, steps_per_call: Any, loader: Any = None, **config: Any
 MODELS: dict[str, dict[str, Any]] = {
     "linear": {},
     "mixed": {"trainer_class": MixedTrainer, "model_class": Mixed},
+    "convolutions": {"model_class": Conv},
     "accumulating": {"gradient_accumulate_steps": 2},
     "accumulating by scan": {"gradient_accumulate_steps": 2, "gradient_accumulate_scan": True},
     "mesh": {"parallel": ParallelConfig(data_axis_size=2)},
@@ -108,18 +109,12 @@ def test_every_size_gives_the_same(tmp_path: Path, name: str) -> None:
         assert logged(tmp_path / str(size), "train_epoch") == logged(tmp_path / "1", "train_epoch"), size
 
 
-def test_convolutions_depend_on_the_program_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Fused convolutions may differ from plain ones in the last bit, but not with the number of steps in a call."""
-    plain, *fused = [train(tmp_path / str(size), size, model_class=Conv) for size in (1, 2, 7)]
-    assert "steps_per_call=7: XLA computes convolutions" in caplog.text
-    assert bits(fused[0]) == bits(fused[1])
-    for ours, others in zip(
-        jax.tree.leaves(fused[0].progress.carry), jax.tree.leaves(plain.progress.carry), strict=True
-    ):
-        np.testing.assert_allclose(ours, others, rtol=1e-4, atol=1e-6)
-    chosen = train(tmp_path / "auto", "auto", model_class=Conv)
-    assert chosen.loop_plan.steps_per_call.program == "plain"
-    assert chosen.run_log.facts().can_fuse_steps is False  # so that no finding advises it
+@pytest.mark.parametrize("model", [Linear, Conv])
+def test_short_steps_are_fused_by_default(tmp_path: Path, model: type) -> None:
+    """Dense layers and convolutions alike, and no finding advises to do it."""
+    chosen = train(tmp_path, "auto", model_class=model)
+    assert chosen.loop_plan.steps_per_call.program == "fused"
+    assert chosen.run_log.facts().can_fuse_steps is False
 
 
 def test_a_remainder_does_not_compile(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from trackside.metrics import MetricLayout, Metrics
 from trackside.metrics.packed import MetricRecorder
 from trackside.processes import JAX_PROCESSES, Processes
-from trackside.trace.flops import count_flops, has_primitive
+from trackside.trace.flops import count_flops
 from trackside.trainer.batch import zeros_for_shape
 from trackside.trainer.batch_placement import BatchPlacement
 from trackside.trainer.fused_steps import evaluate_batches, predict_batches, run_planned_steps
+from trackside.trainer.looped_convolutions import fast_in_loops
 from trackside.trainer.models import ModelAdapter
 from trackside.trainer.sharding import batch_axes, optimizer_specs, replicated, to_shardings, use_mesh_in_trace
 from trackside.trainer.step_functions import EvalStep, TrainStep
@@ -37,8 +38,6 @@ OPTIMIZER_STATE_NAME = "optimizer state"
 
 TrainCall = Callable[[Carry, Any, Any], tuple[Carry, Any]]
 FusedCall = Callable[[Carry, Any, Any, Any], tuple[Carry, Any, Any]]
-
-_CONVOLUTION = "conv_general_dilated"
 
 
 @dataclass(frozen=True)
@@ -195,10 +194,11 @@ class Engine:
             layout: Its metrics.
             name: What it is called in traces and in messages about compilation.
         """
+        make_step = fast_in_loops(functools.partial(self._make_step, layout), self._outlines.get(layout))
 
         def step(carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
             with use_mesh_in_trace(self.mesh):
-                return self._make_step(layout, carry, vector, batch)
+                return make_step(carry, vector, batch)
 
         step.__name__ = step.__qualname__ = name
         if self.debug:
@@ -229,12 +229,13 @@ class Engine:
 
     def _compile_fused(self, layout: MetricLayout, capacity: int, is_listed: bool) -> FusedCall:
         placement, places = self.placement, (self.carry_shardings, replicated(self.mesh))
+        make_one = fast_in_loops(functools.partial(self._make_step, layout), self._outlines.get(layout), is_looped=True)
 
         def make_step(carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
             if self.mesh.size == 1:
-                return self._make_step(layout, carry, vector, batch)
+                return make_one(carry, vector, batch)
             batch = jax.lax.with_sharding_constraint(batch, placement.shardings)
-            return jax.lax.with_sharding_constraint(self._make_step(layout, carry, vector, batch), places)
+            return jax.lax.with_sharding_constraint(make_one(carry, vector, batch), places)
 
         def train_call(carry: Carry, vector: jax.Array, plan: jax.Array, batches: Any) -> tuple[Carry, Any, Any]:
             if is_listed:
@@ -258,13 +259,17 @@ class Engine:
             layout: The metrics.
             is_split: Whether batches are split over the mesh, and not whole on every device.
         """
+        evaluate = fast_in_loops(functools.partial(self._evaluate, layout), self._eval_outlines.get(layout))
 
         def eval_call(carry: Carry, vector: jax.Array, batch: Any) -> Any:
             with use_mesh_in_trace(self.mesh):
-                return self.eval_step(self.view(carry), batch, Metrics(layout, vector)).vector
+                return evaluate(carry, vector, batch)
 
         shardings = (replicated(self.mesh), self._batch_shardings(is_split))
         return self._jit_on_pruned(eval_call, shardings, replicated(self.mesh))
+
+    def _evaluate(self, layout: MetricLayout, carry: Carry, vector: jax.Array, batch: Any) -> Any:
+        return self.eval_step(self.view(carry), batch, Metrics(layout, vector)).vector
 
     def compile_fused_eval(self, layout: MetricLayout) -> Callable:
         """`call(carry, vector, num_batches, batches) -> vector`, for stacked batches on one device.
@@ -272,13 +277,12 @@ class Engine:
         Args:
             layout: The metrics.
         """
+        outline = self._eval_outlines.get(layout)
+        evaluate = fast_in_loops(functools.partial(self._evaluate, layout), outline, is_looped=True)
 
         def eval_call(carry: Carry, vector: jax.Array, num_batches: jax.Array, batches: Any) -> Any:
-            def evaluate(vector: jax.Array, batch: Any) -> Any:
-                return self.eval_step(self.view(carry), batch, Metrics(layout, vector)).vector
-
             with use_mesh_in_trace(self.mesh):
-                return evaluate_batches(evaluate, vector, num_batches, batches)
+                return evaluate_batches(functools.partial(evaluate, carry), vector, num_batches, batches)
 
         shardings = (replicated(self.mesh), replicated(self.mesh), self.placement.stacked_shardings)
         return self._jit_on_pruned(eval_call, shardings, replicated(self.mesh))
@@ -290,10 +294,11 @@ class Engine:
             predict: The prediction for a state and a batch.
             is_split: As for `compile_eval`.
         """
+        predict_one = self._prediction(predict)
 
         def predict_call(carry: Carry, batch: Any) -> Any:
             with use_mesh_in_trace(self.mesh):
-                return predict(self.view(carry), batch)
+                return predict_one(carry, batch)
 
         by_examples = NamedSharding(self.mesh, PartitionSpec(batch_axes(self.mesh)))
         outputs = by_examples if self.processes.are_several else None
@@ -305,12 +310,21 @@ class Engine:
         Args:
             predict: As for `compile_predict`.
         """
+        predict_one = self._prediction(predict, is_looped=True)
 
         def predict_call(carry: Carry, num_batches: jax.Array, batches: Any) -> Any:
             with use_mesh_in_trace(self.mesh):
-                return predict_batches(lambda batch: predict(self.view(carry), batch), num_batches, batches)
+                return predict_batches(functools.partial(predict_one, carry), num_batches, batches)
 
         return self._jit_on_pruned(predict_call, (replicated(self.mesh), self.placement.stacked_shardings), None)
+
+    def _prediction(self, predict: Callable, is_looped: bool = False) -> Callable:
+        outline = self._predict_outlines.get(predict)
+        return fast_in_loops(lambda carry, batch: predict(self.view(carry), batch), outline, is_looped)
+
+    @functools.cached_property
+    def _predict_outlines(self) -> dict[Callable, Any]:
+        return {}
 
     def predict_cost(self, predict: Callable, carry: Carry) -> tuple[StepCost, int] | None:
         """What a prediction does, and how many bytes its outputs have; None where nothing is compiled.
@@ -323,6 +337,7 @@ class Engine:
             return None
         carry, batch = carry._replace(opt_state=None), jax.tree.map(zeros_for_shape, self.placement.exmp_batch)
         outline = jax.make_jaxpr(lambda carry, batch: predict(self.view(carry), batch))(carry, batch)
+        self._predict_outlines[predict] = outline
         num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in outline.out_avals)
         return _cost_of(outline, carry, keeps_form=True), num_bytes
 
@@ -357,7 +372,6 @@ def _cost_of(outline: Any, carry: Carry, keeps_form: bool) -> StepCost:
         flops=sum(row.flops for row in table.rows),
         other_flops=sum(row.other_flops for row in table.rows),
         num_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry)),
-        has_convolutions=has_primitive(outline, _CONVOLUTION),
         keeps_form=keeps_form,
     )
 

@@ -91,7 +91,7 @@ def choose_batches_per_call(
     """
     is_safe = jax.default_backend() == "cpu" and engine.mesh.size == 1 and not engine.processes.are_several
     cost = find_cost() if is_safe and wanted != 1 else None
-    if cost is None or cost.has_convolutions or names_operations():
+    if cost is None or names_operations():
         return StepsPerCall()
     if wanted != "auto":
         return StepsPerCall("fused", wanted)

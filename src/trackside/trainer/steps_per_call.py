@@ -41,7 +41,6 @@ class StepCost:
     """Other ones."""
     num_bytes: int
     """The size of the state."""
-    has_convolutions: bool
     keeps_form: bool
     """Whether the state has the same form after the step as before."""
 
@@ -98,7 +97,7 @@ def choose_steps_per_call(
         return PLAIN
     if wanted != "auto":
         return StepsPerCall("fused", wanted)
-    is_safe = is_cpu and num_devices == 1 and cost.keeps_form and not cost.has_convolutions
+    is_safe = is_cpu and num_devices == 1 and cost.keeps_form
     is_short = cost.seconds <= AUTO_MAX_STEP_S and batch_bytes <= AUTO_MAX_BATCH_BYTES
     is_fused = is_short and not acts_on_steps if saved is None else saved == "fused"
     if not is_safe or not is_fused:

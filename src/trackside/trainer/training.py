@@ -345,16 +345,8 @@ class Training:
             names_operations() or any(callback.acts_on_steps for callback in hooks.on_step),
         )
         progress.step_program = chosen.program
-        is_slow_in_a_loop = cost is not None and cost.has_convolutions and jax.default_backend() == "cpu"
         if cost is not None:
-            gains = chosen.program == "plain" and cost.keeps_form and not is_slow_in_a_loop
-            trainer.run_log.write_environment({"can_fuse_steps": gains})
-        if chosen.program == "fused" and is_slow_in_a_loop:
-            LOGGER.warning(
-                "steps_per_call=%s: XLA computes convolutions in a loop on a CPU without its fast kernels, which may "
-                "take many times as long; steps_per_call=1 avoids the loop",
-                wanted,
-            )
+            trainer.run_log.write_environment({"can_fuse_steps": chosen.program == "plain" and cost.keeps_form})
         return chosen
 
     def _validate(self) -> tuple[dict[str, float], float]:
