@@ -43,7 +43,7 @@ class CompileAhead:
 
     def __init__(self, call: Any, args: tuple[Any, ...], batch: Any, ledger: Ledger, cache: ProgramCache | None):
         self._call = call
-        self._form = _form_of(batch)
+        self._form = form_of(batch)
         self._ledger = ledger
         self._counter = compile_counter()
         self._event: CompileEvent | None = None
@@ -72,7 +72,7 @@ class CompileAhead:
             feed: Has the function in `call`, which runs what is jitted in `program`.
             batch: A batch of those that it will be called with.
         """
-        if feed.program is not self._call or _form_of(batch) != self._form:
+        if feed.program is not self._call or form_of(batch) != self._form:
             LOGGER.warning(
                 "train_step was compiled for the example batch, and the first batch of train_loader has another form, "
                 "so that it is compiled twice; build the trainer with a batch of the loader"
@@ -142,7 +142,8 @@ def stacked_form(batch: Any, number: int) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype), batch_form(batch))
 
 
-def _form_of(batch: Any) -> tuple[Any, ...]:
+def form_of(batch: Any) -> tuple[Any, ...]:
+    """What a program depends on in a batch, to be compared."""
     leaves, structure = jax.tree.flatten(batch)
     forms = ((tuple(np.shape(leaf)), str(jax.numpy.result_type(leaf)), _is_weak(leaf)) for leaf in leaves)
     return structure, *forms

@@ -109,6 +109,7 @@ class Engine:
         """The metrics of the training step, learned by tracing it, so that it compiles only once."""
         layout, outline = self._discover(self.train_step, carry, batch, MetricRecorder(self.train_log_modes))
         self._outlines[layout] = outline
+        self._costs.pop(layout, None)
         return layout
 
     @functools.cached_property
@@ -125,8 +126,14 @@ class Engine:
         outline = self._outlines.get(layout)
         if outline is None:
             return None
-        forms = jax.tree.map(_plain_form, jax.tree.leaves(carry))
-        return _cost_of(outline, carry, [_plain_form(leaf) for leaf in outline.out_avals] == forms)
+        if layout not in self._costs:
+            forms = jax.tree.map(_plain_form, jax.tree.leaves(carry))
+            self._costs[layout] = _cost_of(outline, carry, [_plain_form(leaf) for leaf in outline.out_avals] == forms)
+        return self._costs[layout]
+
+    @functools.cached_property
+    def _costs(self) -> dict[MetricLayout, StepCost]:
+        return {}
 
     def eval_layout(self, carry: Carry, batch: Any) -> MetricLayout:
         """The metrics of the evaluation step."""
@@ -209,6 +216,16 @@ class Engine:
             in_shardings=(self.carry_shardings, replicated(self.mesh), self.placement.shardings),
             out_shardings=(self.carry_shardings, replicated(self.mesh)),
         )
+
+    @functools.cached_property
+    def plans(self) -> dict[tuple[int, ...], Any]:
+        """The plans of fused calls so far, on the device. To bring one there takes longer than a short step."""
+        return {}
+
+    @functools.cached_property
+    def compiled_ahead(self) -> set[tuple[Any, ...]]:
+        """For what the training step was compiled ahead: metrics, steps in a call, form of the batches."""
+        return set()
 
     @functools.cached_property
     def _fused_calls(self) -> dict[tuple[MetricLayout, int, bool], FusedCall]:

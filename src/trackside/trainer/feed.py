@@ -140,7 +140,7 @@ class FusedFeed:
         self._failure: Exception | SystemExit | None = None
         self._stacks: dict[BatchForm, BatchStack | BatchList | None] = {}
         self._stack: BatchStack | BatchList | None = None
-        self._plans: dict[tuple[int, int, int], Any] = {}
+        self._plans = engine.plans
         self._plan: Any = None
         self._fused: FusedCall | None = None
         self._thread = get_ident()
@@ -275,7 +275,7 @@ class FusedFeed:
         every, num_steps = self._log_every_n_steps, self.num_steps
         since_row = step % every if every > 0 else 0
         has_row = every > 0 and -step % every < num_steps
-        key = capacity, num_steps, since_row if has_row else -1
+        key = (capacity, num_steps, *((since_row, every) if has_row else (-1, -1)))
         if key not in self._plans:
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()

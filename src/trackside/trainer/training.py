@@ -25,7 +25,7 @@ from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import NEVER
 from trackside.trainer.batch import DataloaderModule, num_bytes_of
-from trackside.trainer.compile_ahead import CompileAhead, may_compile_ahead
+from trackside.trainer.compile_ahead import CompileAhead, form_of, may_compile_ahead
 from trackside.trainer.feed import first_call
 from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.goal import Goal
@@ -319,6 +319,10 @@ class Training:
             return None
         engine, batch = trainer.engine, trainer.exmp_batch
         try:
+            program = plan.layout, plan.steps_per_call, *form_of(batch)
+            if program in engine.compiled_ahead:
+                return None
+            engine.compiled_ahead.add(program)
             call, args = first_call(engine, plan.layout, plan.steps_per_call, batch)
             args = (trainer.progress.carry, engine.fresh_vector(plan.layout), *args)
             return CompileAhead(call, args, batch, trainer.ledger, trainer.compile_cache)
