@@ -8,6 +8,7 @@ NAMES = (
     "loop_overhead",
     "library_cost",
     "own_loop",
+    "looped_convolutions",
     "growth",
     "idle_callbacks",
     "ledger_cost",

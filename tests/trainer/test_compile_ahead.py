@@ -1,6 +1,7 @@
 """The training step is compiled while the evaluation is prepared, and nobody can tell except by the clock."""
 
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,22 @@ def shapes_of(batch: Any) -> Any:
 
 def with_number(batch: Batch) -> Batch:
     return Batch(batch.inputs, 0.5)
+
+
+def test_a_second_training_has_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that continues neither compiles ahead nor compiles again."""
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def noting(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", noting)
+    trainer = train(train(build(tmp_path)), num_epochs=4)
+    assert trainer.global_step == 12
+    assert started.count(THREAD_NAME) == 1
+    assert [row["function"] for row in compiles(tmp_path)].count("train_step") == 1
 
 
 CASES: dict[str, tuple[Any, Any, Any]] = {

@@ -92,6 +92,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "accumulating": {"gradient_accumulate_steps": 2},
     "accumulating by scan": {"gradient_accumulate_steps": 2, "gradient_accumulate_scan": True},
     "mesh": {"parallel": ParallelConfig(data_axis_size=2)},
+    "convolutions on a mesh": {"model_class": Conv, "parallel": ParallelConfig(data_axis_size=2)},
     "fsdp": {"parallel": ParallelConfig(data_axis_size=1, fsdp_axis_size=2, fsdp_min_weight_size=1)},
 }
 

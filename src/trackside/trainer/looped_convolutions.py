@@ -2,7 +2,7 @@
 
 XLA brings convolutions into that order by itself, but only those outside of all loops. Models write their forward pass
 in it anyway; the gradients are in another one, so that a small CNN's step took seven times as long in a loop. Here
-they are transposed before XLA sees them, just as it does it outside of loops.
+they are transposed before XLA sees them, as it does by itself elsewhere (`benchmarks.looped_convolutions`).
 """
 
 from collections.abc import Callable
