@@ -251,8 +251,8 @@ def test_scopes_can_be_read_on_a_phone(shown: Opened) -> None:
     assert listed.is_visible()
     assert not shown.page.locator("#scopes-0").is_visible()
     cut = "names => names.filter((name) => name.scrollWidth > name.clientWidth).map((name) => name.textContent)"
-    names = listed.locator(".name")
-    assert names.count() > 0  # on a busy machine, one that was held up may leave no other half a percent
+    names = shown.page.locator(".scope-list .name")  # of all captures: one that was held up may show a single scope
+    assert names.count() > 2
     assert names.evaluate_all(cut) == []
     shown.page.set_viewport_size({"width": 1280, "height": 900})
 
