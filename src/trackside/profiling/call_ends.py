@@ -48,7 +48,7 @@ class CallEnds:
         watch: Who sees calls complete that the loop does not wait for; a thread of its own if left out.
 
     Attributes:
-        max_inflight: How many calls may be under way. If it gets smaller, no call may be.
+        max_inflight: How many calls may be under way. When it gets smaller, no more than that may be.
         next_watch_s: From then on, the next call that the loop did not have to wait for is worth watching.
         latest: Gives the last call of a loop that never waits for calls by itself. While its device always has more to
             do, the thread looks for that call now and then, and the loop does not have to wake it up.

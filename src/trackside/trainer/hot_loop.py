@@ -199,11 +199,23 @@ class HotLoop:
         return True
 
     def _change_window(self, guard: BufferGuard) -> None:
-        """From now on, more or fewer calls may be under way."""
+        """From now on, more or fewer calls may be under way. The device stays busy meanwhile, if that is possible."""
+        limit = self._inflight.limit
         if self._inflight.is_wide:
             guard.copy_all()
-        self.retire_all()  # what is known of a call depends on how many could follow it; batches may not be copies
-        self._ends.max_inflight = self._inflight.limit
+        if limit < self._ends.max_inflight:
+            self._retire_all_but(limit)
+        elif not self._is_fused:  # which has copies of all batches
+            self.retire_all()
+        self._ends.max_inflight = limit
+
+    def _retire_all_but(self, number: int) -> None:
+        """Wait until no more than some calls are in flight, and do what was waiting for the others."""
+        num_excess = len(self._window) - number
+        if num_excess > 0:
+            with self._ledger.spend(DEVICE_WAIT):
+                self._ends.wait_for_all(list(self._window)[:num_excess])
+            self._completed.retire_first(self._window, num_excess)
 
     def _account_end_of_pass(self, started_s: float) -> None:
         """The loader took its time to say that it has no more batches."""

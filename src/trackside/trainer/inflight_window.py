@@ -1,7 +1,8 @@
 """How many calls the loop may have under way, and how many it hears of at once.
 
-To be woken up takes as long as a step of a hundred microseconds, and the device must not wait for that. So where steps
-are short, more of them may be under way. What is queued takes a few milliseconds and some megabytes at the most.
+To be woken up takes as long as a step of a hundred microseconds, and rows that are written together take as long as
+several; the device must not wait for that. So where steps are short, more of them may be under way. What is queued
+takes a few milliseconds and some megabytes at the most.
 
 The loop waits for one call at a time. To wait for several at once takes fewer wake-ups, but then as many calls are made
 one after the other, and these take the cores that the step computes on: by the clock an MLP of 0.1 ms took 1.07 of the
@@ -13,18 +14,14 @@ from typing import Literal
 AUTO_INFLIGHT = 2
 """How many calls are under way where nobody says how many, and steps are not short."""
 MAX_INFLIGHT = 32
-SHORT_CALL_S = 1e-3
-"""Only calls that are shorter gain by it."""
-STAYS_SHORT = 1.3
-"""A call that has become this much longer still counts as short, so that noise changes nothing."""
-WINDOW_S = 5e-3
+WINDOW_S = 8e-3
 """How long the calls under way shall take together, where there are more."""
 WINDOW_BYTES = 64 << 20
 """How large their batches may be together."""
 COPIED_BYTES = 64 << 10
 """How large a batch may be to be copied at every step, which a loader that may reuse its memory calls for."""
-_MIN_STEPS = 16
-"""Over how many steps their pace is taken."""
+_MIN_CALLS = 16
+"""Over how many calls their pace is taken. That of one alone is chance."""
 
 
 class InflightWindow:
@@ -90,12 +87,12 @@ class InflightWindow:
             self._since = step, now_s
             return False
         since_step, since_s = self._since
-        if step - since_step < _MIN_STEPS:
+        num_calls = (step - since_step) / self._steps_per_call
+        if num_calls < _MIN_CALLS:
             return False
         self._since = step, now_s
-        call_s = max(now_s - since_s, 1e-9) / (step - since_step) * self._steps_per_call
-        is_short = call_s < SHORT_CALL_S * (STAYS_SHORT if self.is_wide else 1.0)
-        limit = max(self._least, min(self._most, int(WINDOW_S / call_s))) if is_short else self._least
+        call_s = max(now_s - since_s, 1e-9) / num_calls
+        limit = max(self._least, min(self._most, int(WINDOW_S / call_s)))
         if self.limit // 2 < limit < 2 * self.limit:  # not for each small change of pace
             return False
         self.limit, self.num_retired = limit, max(1, limit // 2)
