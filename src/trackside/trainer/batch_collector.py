@@ -62,16 +62,15 @@ class BatchCollector:
         stack, latest, num_held, length = None, None, 0, 1
         for batch in batches:
             leaves, structure = jax.tree_util.tree_flatten(batch)
-            if stack is not None and not stack.form.fits(leaves, structure):
-                yield Collected(latest, stack, num_held)
-                stack = None
-            if stack is None:
+            if stack is None or not stack.add(leaves, structure):
+                if stack is not None:
+                    yield Collected(latest, stack, num_held)
                 stack, num_held = self._stack_of(batch, leaves, structure), 0
                 if stack is None:
                     yield Collected(copied_batch(batch))
                     continue
                 stack.begin()
-            stack.add(leaves)
+                stack.add(leaves, structure)
             latest, num_held = batch, num_held + 1
             if num_held >= min(length, stack.capacity):
                 yield Collected(latest, stack, num_held)

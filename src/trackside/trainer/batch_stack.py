@@ -60,6 +60,10 @@ class BatchForm(NamedTuple):
         return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
 
+_Buffer = tuple[np.ndarray, tuple[int, ...], Any]
+"""An array that batches are copied into, and the shape and type of a batch's leaf."""
+
+
 class BatchStack:
     """Stacks numpy batches of one form.
 
@@ -73,8 +77,8 @@ class BatchStack:
         self.capacity = capacity
         self.room = capacity
         """How many batches the next call may take."""
-        self._free: deque[tuple[list[np.ndarray], Any]] = deque()
-        self._buffers: list[np.ndarray] = []
+        self._free: deque[tuple[list[_Buffer], Any]] = deque()
+        self._buffers: list[_Buffer] = []
         self._num_held = 0
 
     def begin(self) -> None:
@@ -82,23 +86,34 @@ class BatchStack:
         if self._free and self._free[0][1].is_ready():
             self._buffers, _ = self._free.popleft()
         else:
-            dtypes = [jax.dtypes.canonicalize_dtype(dtype) for dtype in self.form.dtypes]
             self._buffers = [
-                _aligned_zeros((self.capacity, *shape), dtype)
-                for shape, dtype in zip(self.form.shapes, dtypes, strict=True)
+                (_aligned_zeros((self.capacity, *shape), jax.dtypes.canonicalize_dtype(dtype)), shape, dtype)
+                for shape, dtype in zip(self.form.shapes, self.form.dtypes, strict=True)
             ]
         self._num_held = 0
 
-    def add(self, leaves: list[Any]) -> None:
-        """Copy a batch behind the others."""
-        index = self._num_held
-        for buffer, leaf in zip(self._buffers, leaves, strict=True):
+    def add(self, leaves: list[Any], structure: Any) -> bool:
+        """Copy a batch behind the others, if it has their form. This is paid for at every step.
+
+        Returns:
+            Whether it has. If not, nothing was added.
+        """
+        form, index = self.form, self._num_held
+        if structure != form.structure:
+            return False
+        is_checked = False
+        for (buffer, shape, dtype), leaf in zip(self._buffers, leaves, strict=True):
+            if not is_checked and (type(leaf) is not np.ndarray or leaf.shape != shape or leaf.dtype is not dtype):
+                is_checked = form.fits(leaves, structure)  # some kinds of arrays have that form as well
+                if not is_checked:
+                    return False
             buffer[index] = leaf
         self._num_held = index + 1
+        return True
 
     def stacked(self) -> Any:
         """The batches as one, whose leaves have one more dimension in front."""
-        return jax.tree.unflatten(self.form.structure, self._buffers)
+        return jax.tree.unflatten(self.form.structure, [array for array, _, _ in self._buffers])
 
     def hold_until(self, report: Any) -> None:
         """Keep the buffers as they are until a report is there."""
@@ -131,9 +146,12 @@ class BatchList:
             self.room = 1 if self._is_given_up else self.capacity
         self._batches = []
 
-    def add(self, leaves: list[Any]) -> None:
-        """Add a batch."""
-        self._batches.append(jax.tree.unflatten(self.form.structure, leaves))
+    def add(self, leaves: list[Any], structure: Any) -> bool:
+        """Add a batch, if it has the form of the others; see `BatchStack.add`."""
+        if not self.form.fits(leaves, structure):
+            return False
+        self._batches.append(jax.tree.unflatten(structure, leaves))
+        return True
 
     def stacked(self) -> Any:
         """As many batches as the program takes; the last one fills the places of those that are not there."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import tree_flatten
 
 from trackside.measured_run.interrupts import StopRequest
 from trackside.metrics import MetricLayout
@@ -143,11 +144,13 @@ class FusedFeed:
         self._plans = engine.plans
         self._plan: Any = None
         self._fused: FusedCall | None = None
-        self._thread = get_ident()
+        self._thread: int | None = None
 
     def open(self, is_traced: bool) -> None:
         """Begin or continue to take batches; see `PlainFeed.open`."""
-        self._batches, self._thread = self._data.batches, get_ident()
+        self._batches = self._data.batches
+        # What one of several processes notices alone must not change its calls.
+        self._thread = None if self._is_shared else get_ident()
         self._pace.break_off()
         # Nobody asked for several: so a trace shows step by step, in the same program.
         self._max_length = 1 if is_traced and self._chosen.is_timed else self._chosen.capacity
@@ -162,10 +165,17 @@ class FusedFeed:
         Raises:
             StopIteration: There are none.
         """
+        self._data.listen(self._thread)
+        try:
+            return self._collect(step, room)
+        finally:
+            self._data.listen(None)
+
+    def _collect(self, step: int, room: float) -> Any:
         batch, self._held, self.holds_batch = self._held, _NONE, False
         if batch is _NONE:
             batch = self._fetch()
-        leaves, structure = jax.tree_util.tree_flatten(batch)
+        leaves, structure = tree_flatten(batch)
         stack = self._stack_of(batch, leaves, structure)
         self.latest = batch
         if stack is None:
@@ -174,11 +184,8 @@ class FusedFeed:
             self.call = self._call_plain
             return copied_batch(batch)
         stack.begin()
-        stack.add(leaves)
-        length = min(room, self._max_length, self._pace.length(self.num_steps), stack.room)
-        self.num_steps = 1
-        while self.num_steps < length and not self._must_not_fetch() and self._add_next(stack):
-            self.num_steps += 1
+        stack.add(leaves, structure)
+        self.num_steps = self._fill(stack, min(room, self._max_length, self._pace.length(self.num_steps), stack.room))
         self._stack, self._plan = stack, self._plan_of(stack.capacity, step)
         self._fused = self._engine.fused_call(self._layout, stack.capacity, stack.form.is_on_device)
         self.call = self._call_fused
@@ -216,42 +223,48 @@ class FusedFeed:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if self._is_shared:  # what one process alone notices must not change its calls
-            batch = next(self._batches)
+        batch = next(self._batches)
+        if self._is_shared:
             self._placement.check_train_size(batch)
-            return batch
-        return self._data.fetch(self._batches, self._thread)
+        return batch
 
-    def _must_not_fetch(self) -> bool:
-        return bool(self._stop.status) or (self._data.follows_training and not self._is_shared)
+    def _fill(self, stack: BatchStack | BatchList, length: float) -> int:
+        """Add the loader's next batches to the first, as many as fit. What is in its loop is paid for at every step.
 
-    def _add_next(self, stack: BatchStack | BatchList) -> bool:
-        """Add the loader's next batch, if it fits."""
-        try:
-            batch = self._fetch()
-        except StopIteration:
-            self._data.note_end()
-            self._batches, self.holds_batch = self._data.batches, True
-            return False
-        except (Exception, SystemExit) as error:
-            self._failure = error
-            return False
-        if self._data.follows_training and not self._data.is_read_ahead:  # who reads ahead has said so
-            self._warn_of_late_look()
-        leaves, structure = jax.tree_util.tree_flatten(batch)
-        if not stack.form.fits(leaves, structure):
-            self._held, self.holds_batch = batch, True
-            return False
-        stack.add(leaves)
-        self.latest = batch
-        return True
+        Returns:
+            How many there are now.
+        """
+        data, stop, is_shared, batches, add = self._data, self._stop, self._is_shared, self._batches, stack.add
+        num_held = 1
+        while num_held < length and not stop.status and (is_shared or not data.follows_training):
+            try:
+                batch = self._fetch() if is_shared else next(batches)
+            except StopIteration:
+                data.note_end()
+                self._batches, self.holds_batch = data.batches, True
+                break
+            except (Exception, SystemExit) as error:
+                self._failure = error
+                break
+            if data.follows_training and not data.is_read_ahead:  # who reads ahead has said so
+                self._warn_of_late_look(num_held)
+            leaves, structure = tree_flatten(batch)
+            if not add(leaves, structure):
+                self._held, self.holds_batch = batch, True
+                break
+            self.latest, num_held = batch, num_held + 1
+        return num_held
 
-    def _warn_of_late_look(self) -> None:
-        """Say that the batch fetched last was made by a loader that looks at the training, which was not known yet."""
+    def _warn_of_late_look(self, num_steps: int) -> None:
+        """Say that the batch fetched last was made by a loader that looks at the training, which was not known yet.
+
+        Args:
+            num_steps: How many steps are to be made before the one with that batch.
+        """
         LOGGER.warning(
             "train_loader looked at the trainer while it made a batch, and saw it as it was %d steps before; steps are "
             "made one by one from here on, and with steps_per_call=1 from the beginning",
-            self.num_steps,
+            num_steps,
         )
 
     def _stack_of(self, batch: Any, leaves: list[Any], structure: Any) -> BatchStack | BatchList | None:
@@ -294,7 +307,7 @@ def first_call(
         chosen: How many steps a call may make.
         batch: An example of the loader's batches.
     """
-    form = None if chosen.program == "plain" else BatchForm.of(*jax.tree_util.tree_flatten(_with_values(batch)))
+    form = None if chosen.program == "plain" else BatchForm.of(*tree_flatten(_with_values(batch)))
     capacity = 1 if form is None else chosen.capacity_for(form.num_bytes)
     if form is None or capacity == 1:
         return engine.train_call(layout), (batch_form(batch),)

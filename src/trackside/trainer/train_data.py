@@ -215,18 +215,14 @@ class TrainData:
             set_position(self._positioned, decode_position(ahead.position()))
             ahead.drop_unread()
 
-    def fetch(self, batches: Iterator, thread: int) -> Any:
-        """The next batch, while `note_look` is listened to.
+    def listen(self, thread: int | None) -> None:
+        """Listen to `note_look` while batches are fetched.
 
         Args:
-            batches: Where it comes from.
-            thread: The thread that asks for it. Others may look at the training whenever they like.
+            thread: The thread that fetches them: others may look at the training whenever they like. None when it is
+                done.
         """
         self._fetching_thread = thread
-        try:
-            return next(batches)
-        finally:
-            self._fetching_thread = None
 
     def note_look(self) -> None:
         """Somebody looks at the training's state or step, which may be the loader."""

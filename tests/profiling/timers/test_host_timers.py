@@ -54,11 +54,11 @@ def test_a_call_is_timed(timers, clock):
             raise error
         return "batch"
 
-    assert [timers.time_call("load", load) for _ in range(2)] == ["batch"] * 2
+    assert [timers.timed("load", load)() for _ in range(2)] == ["batch"] * 2
     with pytest.raises(KeyError):
-        timers.time_call("load", lambda: load(KeyError()))
+        timers.timed("load", lambda: load(KeyError()))()
     with pytest.raises(StopIteration):
-        timers.time_call("load", lambda: load(StopIteration()))
+        timers.timed("load", lambda: load(StopIteration()))()
     assert (found(timers, "load").count, found(timers, "load").total_s) == (3, 6.0)
 
 
@@ -67,10 +67,10 @@ def test_a_timed_call_nests(timers, clock):
 
     def load():
         clock.advance(1.0)
-        timers.time_call("read", lambda: clock.advance(2.0))
+        timers.timed("read", lambda: clock.advance(2.0))()
 
     with timers.time("step"):
-        timers.time_call("load", load)
+        timers.timed("load", load)()
         clock.advance(4.0)
     totals = {name: (found(timers, name).total_s, found(timers, name).exclusive_s) for name in ("step", "load", "read")}
     assert totals == {"step": (7.0, 4.0), "load": (3.0, 1.0), "read": (2.0, 2.0)}
@@ -85,9 +85,9 @@ def test_a_call_is_not_timed_while_off(timers, clock, was_on):
         timers.enabled = False
         clock.advance(1.0)
 
-    timers.time_call("load", load)
+    timers.timed("load", load)()
     timers.enabled = True
-    timers.time_call("other", lambda: clock.advance(1.0))
+    timers.timed("other", lambda: clock.advance(1.0))()
     assert (found(timers, "load").count, found(timers, "other").exclusive_s) == (0, 1.0)
 
 

@@ -94,7 +94,7 @@ class TimedIterator:
 
     def __init__(self, iterator: Iterator[Any], name: str, profiler: TrainingProfiler):
         self._iterator = iterator
-        self._advance = iterator.__next__
+        self._advance = profiler.timed(name, iterator.__next__)
         self._name = name
         self._profiler = profiler
         self._is_empty = True
@@ -105,7 +105,7 @@ class TimedIterator:
 
     def __next__(self) -> Any:
         try:
-            batch = self._profiler.time_call(self._name, self._advance)
+            batch = self._advance()
         except StopIteration:
             self._warn_if_empty()
             raise
