@@ -44,7 +44,9 @@ def after(inflight: InflightWindow, *step_s: float) -> int:
     return inflight.limit
 
 
-@pytest.mark.parametrize(("step_s", "limit"), [(1e-4, MAX_INFLIGHT), (3e-4, 26), (8e-4, 10), (1.9e-3, 4), (3e-3, 2), (1.0, 2)])
+@pytest.mark.parametrize(
+    ("step_s", "limit"), [(1e-4, MAX_INFLIGHT), (3e-4, 26), (8e-4, 10), (1.9e-3, 4), (3e-3, 2), (1.0, 2)]
+)
 def test_short_steps_widen_it(step_s: float, limit: int) -> None:
     """As many calls are under way as take some milliseconds, and two if that is one."""
     inflight = window()
