@@ -20,6 +20,7 @@ An id is a digest of what it stands for, so that it never stands for something e
 
 import binascii
 import hashlib
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index
@@ -34,6 +35,8 @@ NAMES_EVERY_BYTES = 2 << 20
 NAMES_KIND, PACKED_KIND = "metric_names", "packed_metrics"
 MAX_BLOCK_ROWS = 256
 """Damage to a line costs no more rows."""
+_LINE_BYTES = 120
+"""How long a line is without its values."""
 _MAX_LAYOUTS = 64
 """More are not kept by a writer: rows that each have other metrics are not packed."""
 
@@ -61,6 +64,11 @@ class PackedRow(msgspec.Struct, tag_field="kind", tag=PACKED_KIND, gc=False, omi
     num_rows: int = 1
     every: int = 1
     """How many steps the rows are apart."""
+
+
+def packed_row_bytes(num_names: int) -> int:
+    """About how long a line of one packed row is."""
+    return _LINE_BYTES + 4 * math.ceil(8 * num_names / 3)
 
 
 class Layout:

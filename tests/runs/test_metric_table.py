@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runs.written import WrittenRun
-from trackside.runs import metric_store, open_run
+from trackside.runs import event_file, metric_store, open_run
 
 
 def test_columns_by_mode(tmp_path: Path) -> None:
@@ -126,6 +126,30 @@ def test_many_rows_and_late_names(tmp_path: Path) -> None:
     np.testing.assert_array_equal(train.step, np.arange(1, 40_001))
     np.testing.assert_array_equal(train["loss"], train.step)
     np.testing.assert_array_equal(train["late"], np.where(train.step > 30_000, 2.0 * train.step, np.nan))
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 9, 1 << 12, 1 << 20])
+def test_packed_rows_in_blocks_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+    """Blocks of packed rows alone, and those with a leg, another mode or damage among them, give the same columns."""
+    monkeypatch.setattr(event_file, "BLOCK_BYTES", block_bytes)
+    written = WrittenRun(tmp_path).with_config_file()
+    for step in range(1, 2001):
+        loss = math.nan if step == 1234 else 1.0 * step
+        written.metrics(step, loss=loss, lr=0.5)
+        if step == 1500:
+            written.leg(2, step=1400)
+        if step % 400 == 0:
+            written.metrics(step, mode="val", loss=2.0 * step)
+        if step == 1700:
+            written.append(b'{"kind":"packed_metrics","t":1.0,"step":1,"epoch":1,"mode":"train","names":"x","da\n')
+    run = open_run(tmp_path)
+    kept = [*range(1, 1401), *range(1501, 2001)]
+    train = run.metrics["train"]
+    assert train.step.tolist() == kept
+    np.testing.assert_equal(train["loss"], [math.nan if step == 1234 else step for step in kept])
+    assert run.metrics["val"]["loss"].tolist() == [800.0, 1600.0, 2400.0, 3200.0, 4000.0]
+    assert run.problems == ["events-00000.jsonl: 1 torn or damaged line was skipped"]
+    assert (run.started_at, run.ended_at) == (1000.0, written.clock.timestamp())
 
 
 ROWS = st.lists(

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Union
 import msgspec
 import numpy as np
 
-from trackside.packed_rows import PACKED_KIND, KnownNames
+from trackside.events import EPOCH_MODE
+from trackside.packed_rows import PACKED_KIND, KnownNames, packed_row_bytes
 from trackside.runs.metric_blocks import MISSING
 from trackside.runs.metric_store import MetricStore
 from trackside.runs.packed_columns import Columns, packed_columns, packed_rows_by_mode
@@ -75,18 +76,25 @@ class MetricDecoder:
         Returns:
             As for `add_lines`.
         """
+        counts = Counter()
+        if not self.add_only_packed(lines):
+            self._add_one_by_one(bytes(lines), counts)
+        return counts["damaged"], counts["incomplete"]
+
+    def add_only_packed(self, lines: bytes | memoryview) -> bool:
+        """Take lines if all of them are packed rows that can be read; whether they are, or else none was taken."""
         try:
             by_mode = packed_rows_by_mode(lines)
+            if not by_mode or EPOCH_MODE in by_mode:  # never packed by a writer of ours
+                return False
             stores = {mode: self._stores.get(mode) or MetricStore() for mode in by_mode}
             columns = {mode: packed_columns(rows, self._names, stores[mode]) for mode, rows in by_mode.items()}
         except (KeyError, ValueError, OverflowError, RecursionError):  # names that are not known, a damaged line
-            counts = Counter()
-            self._add_one_by_one(bytes(lines), counts)
-            return counts["damaged"], counts["incomplete"]
+            return False
         for mode, store in stores.items():
             self._add_to(store, columns[mode], len(lines))
         self._stores.update(stores)
-        return 0, 0
+        return True
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Take a row that was decoded already.
@@ -153,12 +161,14 @@ class MetricDecoder:
             columns = [(self._types.mode_of[kind], _to_columns(each)) for kind, each in by_type.items()]
         except (ValueError, OverflowError, RecursionError):  # what does not fit, or is not a number
             return False
+        # Rows that follow are packed, if there are many.
+        num_packed_bytes = sum(len(arrays[0]) * packed_row_bytes(arrays[3].shape[1]) for _, arrays in columns)
         for mode, arrays in columns:
-            self._add_to(self._stores[mode], arrays, len(lines))
+            self._add_to(self._stores[mode], arrays, min(len(lines), num_packed_bytes))
         return True
 
     def _add_to(self, store: MetricStore, columns: Columns, num_bytes: int) -> None:
-        """Add rows to a store. It expects more at the rate of these lines."""
+        """Add rows to a store. It expects more at the rate of these, which take so many bytes with those of others."""
         num_rows, num_names = columns[3].shape
         num_expected = int(_RESERVE * num_rows * self.num_bytes_ahead / num_bytes)
         most = _MAX_EXPECTED_SHARE * self.num_bytes_ahead // (8 * max(num_names, 1))

@@ -1,5 +1,6 @@
 """From packed rows to columns: their values are copied, not decoded."""
 
+from collections.abc import Callable
 from operator import attrgetter
 
 import msgspec
@@ -66,13 +67,11 @@ def packed_columns(rows: list[PackedRow], known: KnownNames, store: MetricStore)
 
 def _places(rows: list[PackedRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """How many rows each line has; and the steps, epochs and times of all of them."""
-    num_lines = len(rows)
-    last, epoch, num_rows, every = (
-        np.fromiter(map(get, rows), np.int64, num_lines) for get in (_get_step, _get_epoch, _get_num_rows, _get_every)
-    )
-    t = np.fromiter(map(_get_t, rows), float, num_lines)
+    t = np.fromiter(map(_get_t, rows), float, len(rows))
+    last, epoch, num_rows = (_integers(get, rows) for get in (_get_step, _get_epoch, _get_num_rows))
     if (num_rows == 1).all():
         return num_rows, last, epoch, t
+    every = _integers(_get_every, rows)
     if num_rows.min() < 1 or (num_rows > [len(row.data) for row in rows]).any():
         raise ValueError("a line that has other rows than it says")
     ends = np.cumsum(num_rows)
@@ -81,12 +80,17 @@ def _places(rows: list[PackedRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     return num_rows, step, np.repeat(epoch, num_rows), np.repeat(t, num_rows)
 
 
+def _integers(get: Callable[[PackedRow], int], rows: list[PackedRow]) -> np.ndarray:
+    """A field of each row."""
+    return np.fromiter(map(get, rows), np.int64, len(rows))
+
+
 def _matrix(rows: list[PackedRow], num_rows: np.ndarray, num_names: int) -> np.ndarray:
     """The values of rows with the same metrics."""
     data = list(map(_get_data, rows))
     if not np.array_equal(np.fromiter(map(len, data), np.int64, len(data)), 8 * num_names * num_rows):
         raise ValueError("a row with more or fewer values than it has metrics")
     values = np.frombuffer(b"".join(data), "<f8").astype(float, copy=False).reshape(-1, num_names)
-    if not is_given(values).all():  # a NaN of these very bits was logged
+    if values.size and np.isnan(values.min()) and not is_given(values).all():  # a NaN of these very bits was logged
         values = np.where(is_given(values), values, np.nan)
     return values

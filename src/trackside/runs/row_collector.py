@@ -1,21 +1,16 @@
 """Everything that one process wrote: metrics as columns, all other rows as they are."""
 
-from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from trackside.events import EPOCH_MODE
 from trackside.packed_rows import NAMES_KIND, PACKED_KIND, KnownNames
-from trackside.runs.event_file import OTHER, PACKED, split_lines
+from trackside.runs.event_file import OTHER, PACKED, PACKED_START, split_lines
 from trackside.runs.metric_decoder import MetricDecoder
 from trackside.runs.metric_store import MetricStore
 from trackside.runs.row_reader import RowReader
-
-_PIECE_BYTES = 1 << 17
-"""How much is decoded at once: what comes of it stays in the cache until it is in the columns."""
 
 
 class RowCollector(RowReader):
@@ -43,6 +38,8 @@ class RowCollector(RowReader):
     def add_block(self, block: bytes | memoryview, num_bytes_ahead: int = 0) -> None:
         """Take whole lines, in order: a leg drops metrics that came before it, and not those that come after."""
         self._decoder.num_bytes_ahead = num_bytes_ahead
+        if self.is_newer or self._add_only_packed(bytes(block)):
+            return
         lines = split_lines(block)
         for begin, end, form in lines.runs():
             if self.is_newer:
@@ -50,7 +47,7 @@ class RowCollector(RowReader):
             if form == OTHER:
                 self.add_line(bytes(block[lines.starts[begin] : lines.ends[begin]]))
             else:
-                self._add_metrics(block, lines.starts[begin:end].tolist(), lines.ends[begin:end], form == PACKED)
+                self._add_metrics(block, lines.starts[begin:end], lines.ends[begin:end], form == PACKED)
 
     def take_row(self, row: dict[str, Any]) -> None:
         """Take any other row, also one of metrics that begins in another way.
@@ -79,15 +76,20 @@ class RowCollector(RowReader):
         if row["mode"] == EPOCH_MODE:
             self.rows.append(row)
 
-    def _add_metrics(self, block: bytes | memoryview, starts: list[int], ends: np.ndarray, are_packed: bool) -> None:
-        """Take lines of metrics that follow each other, piece by piece."""
-        bounds, index = [starts[0]], 0
-        while (index := bisect_left(starts, bounds[-1] + _PIECE_BYTES, index + 1)) < len(starts):
-            bounds.append(starts[index])
-        for begin, end in pairwise([*bounds, int(ends[-1])]):
-            add = self._decoder.add_packed_lines if are_packed else self._decoder.add_lines
-            num_damaged, num_incomplete = add(block[begin:end])
-            self.num_damaged += num_damaged
-            self.num_incomplete += num_incomplete
+    def _add_only_packed(self, block: bytes) -> bool:
+        """Take a block if all of it is packed rows, as most of a long file is: then its lines need not be found."""
+        if not (block.startswith(PACKED_START) and self._decoder.add_only_packed(block)):
+            return False
+        if self.started_at is None:
+            self.note_metrics(block[: block.find(b"\n")])
+        self.note_metrics(block[block.rfind(b"\n", 0, -1) + 1 :])
+        return True
+
+    def _add_metrics(self, block: bytes | memoryview, starts: np.ndarray, ends: np.ndarray, are_packed: bool) -> None:
+        """Take lines of metrics that follow each other."""
+        add = self._decoder.add_packed_lines if are_packed else self._decoder.add_lines
+        num_damaged, num_incomplete = add(block[starts[0] : ends[-1]])
+        self.num_damaged += num_damaged
+        self.num_incomplete += num_incomplete
         for index in (0, -1) if self.started_at is None else (-1,):
             self.note_metrics(block[starts[index] : ends[index]])
