@@ -17,6 +17,7 @@ from trackside.errors import ConfigError, DataError
 from trackside.events import read_events
 from trackside.logger import LoggerConfig
 from trackside.metrics import MetricLayout
+from trackside.profiling import profile_data_loader
 from trackside.run_layout import event_file_name
 from trackside.trainer import Batch, ParallelConfig
 from trackside.trainer.fused_steps import NOT_MADE, num_steps_made, plan_steps
@@ -281,6 +282,13 @@ def _uneven() -> list[Batch]:
     return [make_batch(8 if index % 4 else 5, index) for index in range(NUM_BATCHES)]
 
 
+class OneByOne:
+    """Makes batches of several sizes, of which none is taken before its turn."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from _uneven()
+
+
 class Donating:
     """Makes each batch in the memory of the one before, on the device."""
 
@@ -295,6 +303,8 @@ class Donating:
 LOADERS: dict[str, Callable[[], Any]] = {
     "of unknown length, reusing its memory": Reusing,
     "of batches of several sizes": _uneven,
+    "of batches of several sizes, made one by one": OneByOne,
+    "a tuple of batches of several sizes, timed": lambda: profile_data_loader(tuple(_uneven())),
     "on the device": lambda: [jax.tree.map(jnp.asarray, batch) for batch in make_loader(NUM_BATCHES)],
     "on the device, given up for the next": Donating,
     "in part on the device": lambda: [Batch(jnp.asarray(b.inputs), b.targets) for b in make_loader(NUM_BATCHES)],
@@ -312,6 +322,31 @@ def test_loaders(tmp_path: Path, name: str, size: Any) -> None:
     assert fused.global_step == plain.global_step == 2 * NUM_BATCHES
     assert bits(plain) == bits(fused)
     assert logged(tmp_path / str(size)) == logged(tmp_path / "1")
+
+
+class StoppedAt(Callback):
+    """Asks for a stop at a step."""
+
+    acts_on_steps = False
+
+    def __init__(self, step: int):
+        super().__init__()
+        self.step = step
+
+    def on_training_step(self, step_metrics: dict[str, float], epoch_idx: int, step_idx: int) -> None:
+        if step_idx == self.step:
+            self.trainer.request_stop("enough")
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_stop_while_batches_of_another_size_wait(tmp_path: Path, at: int) -> None:
+    """What was taken of a list for the calls to come is trained on in its order, and nothing else."""
+    trainer = make_trainer(optimizer="adam", logger=None, steps_per_call=4, max_inflight_steps=1)
+    loader = 2 * _uneven()
+    trainer.fit(loader, num_epochs=1, callbacks=[StoppedAt(at)])
+    assert at <= trainer.global_step < at + 8
+    single = train(tmp_path, 1, loader, num_train_steps=trainer.global_step)
+    assert bits(trainer) == bits(single)
 
 
 @pytest.mark.parametrize("what", ["global_step", "state"])

@@ -7,6 +7,7 @@ training to make a batch is asked for the next one when the step before is made.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any
@@ -28,7 +29,6 @@ from trackside.trainer.train_data import TrainData
 
 LOGGER = logging.getLogger(__name__)
 
-_NONE = object()
 _MAX_FORMS = 4
 """For how many forms of batches there are buffers at a time."""
 _MAX_PLANS = 512
@@ -137,7 +137,8 @@ class FusedFeed:
         self._pace = Pace(chosen, now)
         self._max_length = chosen.capacity
         self._batches: Iterator = iter(())
-        self._held: Any = _NONE
+        self._held: deque[Any] = deque()
+        """Batches that were fetched, and wait for the calls to come."""
         self._failure: Exception | SystemExit | None = None
         self._stacks: dict[BatchForm, BatchStack | BatchList | None] = {}
         self._stack: BatchStack | BatchList | None = None
@@ -172,9 +173,8 @@ class FusedFeed:
             self._data.listen(None)
 
     def _collect(self, step: int, room: float) -> Any:
-        batch, self._held, self.holds_batch = self._held, _NONE, False
-        if batch is _NONE:
-            batch = self._fetch()
+        batch = self._held.popleft() if self._held else self._fetch()
+        self.holds_batch = bool(self._held)
         leaves, structure = tree_flatten(batch)
         stack = self._stack_of(batch, leaves, structure)
         self.latest = batch
@@ -229,19 +229,44 @@ class FusedFeed:
         return batch
 
     def _fill(self, stack: BatchStack | BatchList, length: float) -> int:
-        """Add the loader's next batches to the first, as many as fit. What is in its loop is paid for at every step.
+        """Add the loader's next batches to the first, as many as fit.
 
         Returns:
             How many there are now.
         """
+        if self._data.gives_at_once and not self._is_shared:
+            return self._fill_at_once(stack, int(length))
+        return self._fill_one_by_one(stack, length)
+
+    def _fill_at_once(self, stack: BatchStack | BatchList, length: int) -> int:
+        held, num_wanted, is_over = self._held, length - 1, False
+        batches = [held.popleft() for _ in range(min(num_wanted, len(held)))]
+        if not self._stop.status:
+            batches += self._data.take_some(num_wanted - len(batches))
+            is_over = len(batches) < num_wanted
+        if is_over:
+            self._note_end()
+        num_added = stack.add_all(batches)
+        held.extendleft(reversed(batches[num_added:]))
+        self.holds_batch = is_over or bool(held)
+        if num_added:
+            self.latest = batches[num_added - 1]
+        return 1 + num_added
+
+    def _note_end(self) -> None:
+        """The loader has no more batches, which is said when those that it gave are trained on."""
+        self._data.note_end()
+        self._batches, self.holds_batch = self._data.batches, True
+
+    def _fill_one_by_one(self, stack: BatchStack | BatchList, length: float) -> int:
+        """What is in this loop is paid for at every step."""
         data, stop, is_shared, batches, add = self._data, self._stop, self._is_shared, self._batches, stack.add
         num_held = 1
         while num_held < length and not stop.status and (is_shared or not data.follows_training):
             try:
                 batch = self._fetch() if is_shared else next(batches)
             except StopIteration:
-                data.note_end()
-                self._batches, self.holds_batch = data.batches, True
+                self._note_end()
                 break
             except (Exception, SystemExit) as error:
                 self._failure = error
@@ -250,7 +275,8 @@ class FusedFeed:
                 self._warn_of_late_look(num_held)
             leaves, structure = tree_flatten(batch)
             if not add(leaves, structure):
-                self._held, self.holds_batch = batch, True
+                self._held.append(batch)
+                self.holds_batch = True
                 break
             self.latest, num_held = batch, num_held + 1
         return num_held
@@ -278,7 +304,7 @@ class FusedFeed:
             check_leaves(batch)  # JAX itself takes some for what they are not, once it has compiled the call
             while len(self._stacks) >= _MAX_FORMS:
                 del self._stacks[next(iter(self._stacks))]
-            capacity = self._chosen.capacity_for(form.num_bytes)
+            capacity = self._chosen.capacity_for(form.num_bytes, form.is_on_device)
             kind = BatchList if form.is_on_device else BatchStack
             self._stacks[form] = kind(form, capacity) if capacity > 1 else None
         return self._stacks[form]
@@ -308,7 +334,7 @@ def first_call(
         batch: An example of the loader's batches.
     """
     form = None if chosen.program == "plain" else BatchForm.of(*tree_flatten(_with_values(batch)))
-    capacity = 1 if form is None else chosen.capacity_for(form.num_bytes)
+    capacity = 1 if form is None else chosen.capacity_for(form.num_bytes, form.is_on_device)
     if form is None or capacity == 1:
         return engine.train_call(layout), (batch_form(batch),)
     plan = engine.on_all_devices(plan_steps(capacity, 1, 0, -1))

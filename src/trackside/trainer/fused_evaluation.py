@@ -96,4 +96,4 @@ def choose_batches_per_call(
     if wanted != "auto":
         return StepsPerCall("fused", wanted)
     num_bytes = num_bytes_of(engine.placement.exmp_batch) + output_bytes
-    return choose_steps_per_call("auto", None, cost, num_bytes, 1, True, False)
+    return choose_steps_per_call("auto", None, cost, num_bytes, 1, True, False, output_bytes)

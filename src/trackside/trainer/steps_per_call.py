@@ -12,8 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-AUTO_CAPACITY = 32
+AUTO_CAPACITY = 128
 """How many steps a call makes at most where nobody says how many."""
+AUTO_SMALL_CAPACITY = 32
+"""The same where each place in a call costs time even if it is not used, as batches on the device, each an argument."""
+AUTO_OUTPUT_BYTES = 128 << 10
+"""How large all that a call with more places gives back may be: every call fills it."""
 AUTO_CALL_S = 4e-3
 """How long such a call shall take: hooks, signals and progress bars wait for its end."""
 AUTO_STACK_BYTES = 16 << 20
@@ -63,11 +67,14 @@ class StepsPerCall:
     makes_one: bool = False
     """Whether it makes one at a time all the same, since somebody acts on single steps."""
 
-    def capacity_for(self, num_bytes: int) -> int:
-        """How many steps a call makes at most on batches of this size."""
-        if not self.is_timed or num_bytes == 0:
+    def capacity_for(self, num_bytes: int, is_on_device: bool = False) -> int:
+        """How many steps a call makes at most on batches of this size, on the host or on the device."""
+        if not self.is_timed:
             return self.capacity
-        return min(self.capacity, AUTO_STACK_BYTES // num_bytes) if num_bytes <= AUTO_MAX_BATCH_BYTES else 1
+        if num_bytes > AUTO_MAX_BATCH_BYTES:
+            return 1
+        capacity = min(self.capacity, AUTO_SMALL_CAPACITY) if is_on_device else self.capacity
+        return min(capacity, AUTO_STACK_BYTES // max(num_bytes, 1))
 
 
 PLAIN = StepsPerCall()
@@ -81,6 +88,7 @@ def choose_steps_per_call(
     num_devices: int,
     is_cpu: bool,
     acts_on_steps: bool,
+    output_bytes: int,
 ) -> StepsPerCall:
     """Choose how many steps a call makes.
 
@@ -92,6 +100,7 @@ def choose_steps_per_call(
         num_devices: How many devices take part.
         is_cpu: Whether these are CPUs.
         acts_on_steps: Whether somebody may act on single steps as they complete.
+        output_bytes: The size of what a call gives back for each of its steps.
     """
     if cost is None or wanted == 1:
         return PLAIN
@@ -102,7 +111,9 @@ def choose_steps_per_call(
     is_fused = is_short and not acts_on_steps if saved is None else saved == "fused"
     if not is_safe or not is_fused:
         return PLAIN
-    return StepsPerCall("fused", AUTO_CAPACITY, is_timed=True, makes_one=acts_on_steps)
+    num_cheap = AUTO_OUTPUT_BYTES // max(output_bytes, 1)
+    capacity = max(AUTO_SMALL_CAPACITY, min(AUTO_CAPACITY, num_cheap))
+    return StepsPerCall("fused", capacity, is_timed=True, makes_one=acts_on_steps)
 
 
 class Pace:

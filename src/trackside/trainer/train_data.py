@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import Any
 
 from trackside.errors import DataError
+from trackside.profiling.timers.timed_loader import TimedIterator, without_timers
 from trackside.trainer.buffer_guard import AheadGuard, BufferGuard
 from trackside.trainer.cursor import Cursor
 from trackside.trainer.first_look import FirstLook
@@ -30,6 +31,7 @@ from trackside.trainer.read_ahead import NOT_AHEAD, STOP_TIMEOUT_S, AheadPlan, R
 LOGGER = logging.getLogger(__name__)
 
 _END = object()
+_PLAIN_ITERATORS = (type(iter([])), type(iter(())))
 
 
 class TrainData:
@@ -53,6 +55,7 @@ class TrainData:
         self._iterator: Any = None
         self._goal: Goal | None = None
         self._is_stream = False
+        self._gives_at_once = False
         self._plan = NOT_AHEAD
         self._first_look = FirstLook()
         self._was_finished = False
@@ -188,6 +191,7 @@ class TrainData:
             self._let_go()
             self.batches = batches
         self._looked_ahead = self._looked_ahead if is_held else None
+        self._gives_at_once = self._ahead is None and type(without_timers(self._iterator)) in _PLAIN_ITERATORS
         self.guard = BufferGuard(() if self._ahead is not None else self._loader, self._num_in_flight)
         self._opened_at_step, self._is_exhausted, self._was_finished = cursor.step, False, False
 
@@ -234,6 +238,16 @@ class TrainData:
     def is_read_ahead(self) -> bool:
         """Whether batches are made before they are asked for, as far as the loader lets them be."""
         return self._ahead is not None
+
+    @property
+    def gives_at_once(self) -> bool:
+        """Whether several batches can be taken at a time, since the loader runs no code to make them."""
+        return self._gives_at_once
+
+    def take_some(self, most: int) -> list[Any]:
+        """The next batches of a loader that gives them at once: as many as are wanted, or fewer at its end."""
+        batches = self.batches
+        return batches.take_some(most) if isinstance(batches, TimedIterator) else list(islice(batches, most))
 
     def note_end(self) -> None:
         """The loader has said that the pass is over, which an iterator need not say twice."""

@@ -347,6 +347,7 @@ class Training:
             engine.mesh.size,
             jax.default_backend() == "cpu",
             names_operations() or any(callback.acts_on_steps for callback in hooks.on_step),
+            layout.initial.nbytes,
         )
         progress.step_program = chosen.program
         if cost is not None:

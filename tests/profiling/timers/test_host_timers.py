@@ -91,6 +91,29 @@ def test_a_call_is_not_timed_while_off(timers, clock, was_on):
     assert (found(timers, "load").count, found(timers, "other").exclusive_s) == (0, 1.0)
 
 
+def test_several_operations_are_timed_together(timers, clock):
+    """Each has an equal part of the time; an enclosing timer loses all of it, and nothing that failed is counted."""
+
+    def load(number, error=None):
+        clock.advance(2.0)
+        if error is not None:
+            raise error
+        return ["batch"] * number
+
+    with timers.time("step"):
+        assert timers.time_together("load", lambda: load(4)) == ["batch"] * 4
+        clock.advance(1.0)
+    assert timers.time_together("load", lambda: load(0)) == []
+    with pytest.raises(KeyError):
+        timers.time_together("load", lambda: load(1, KeyError()))
+    load_times, step_times = found(timers, "load"), found(timers, "step")
+    assert (load_times.count, load_times.total_s, load_times.max_s) == (4, 2.0, 0.5)
+    assert (step_times.total_s, step_times.exclusive_s) == (3.0, 1.0)
+    timers.enabled = False
+    assert timers.time_together("load", lambda: load(2)) == ["batch"] * 2
+    assert found(timers, "load").count == 4
+
+
 def test_nested_timers_give_inclusive_and_exclusive_time(timers, clock):
     """Spans and pairs nest in each other: each level has its own time without that of the levels inside."""
     with timers.time("step"):

@@ -86,6 +86,16 @@ def test_lists_keep_their_items(profiler):
     assert (loader[1], len(loader), list(loader), produced(profiler, "load")[0]) == (2, 3, [1, 2, 3], 3)
 
 
+def test_several_batches_of_a_list_at_once(profiler, caplog):
+    """Each counts; there are fewer at the end, which is no empty loader."""
+    batches = iter(profile_data_loader([1, 2, 3, 4], "load", profiler))
+    assert (next(batches), batches.take_some(2), batches.take_some(5), batches.take_some(5)) == (1, [2, 3], [4], [])
+    assert produced(profiler, "load")[0] == 4
+    assert not caplog.records
+    assert iter(profile_data_loader([], "load", profiler)).take_some(3) == []
+    assert "load: the loader gave no batch" in caplog.text
+
+
 def test_generators_are_passed_on_item_by_item(profiler):
     """Nothing is taken out of a generator before it is asked for."""
     taken = []

@@ -171,6 +171,27 @@ class HostTimers:
 
         return call
 
+    def time_together(self, operation_name: str, function: Callable[[], list[Result]]) -> list[Result]:
+        """Call a function that makes several things, each of which counts as an operation of the same length.
+
+        Args:
+            operation_name: What to call the operation.
+            function: Makes a list of them. If it raises, nothing is counted.
+        """
+        if not self.enabled:
+            return function()
+        start = self.start_timer(operation_name)
+        try:
+            made = function()
+        except BaseException:
+            self.cancel_timer(start)
+            raise
+        if made:
+            self.end_timer_at(operation_name, start, self._now(), len(made))
+        else:
+            self.cancel_timer(start)
+        return made
+
     def time(self, operation_name: str) -> "Span":
         """A context manager that times its block, even if it raises.
 
@@ -208,13 +229,14 @@ class HostTimers:
                     around.inside_s += closed.inside_s
                     around.until_s = closed.until_s
 
-    def end_timer_at(self, name: str, start_time: float | None, end_time: float) -> None:
+    def end_timer_at(self, name: str, start_time: float | None, end_time: float, count: int = 1) -> None:
         """End a timer at an earlier moment, or one that is not the last that this thread has started.
 
         Args:
             name: What it was called.
             start_time: What `start_timer` returned.
             end_time: When it ended, on the profiler's clock.
+            count: As how many operations it counts, which took equally long.
 
         Raises:
             ConfigError: There is no start time, or nothing was started then, or the name is not a string.
@@ -233,17 +255,23 @@ class HostTimers:
         with self._lock:  # another thread may be ending what was started in this one
             if opened is not None and (taken := _take_out(opened, start_time)) is not None:
                 closed, position = taken
-                self._record_among_others(operation, closed, end_time, opened, position - 1)
+                self._record_among_others(operation, closed, end_time, opened, position - 1, count)
                 return
         if not self._close_elsewhere(start_time):
             raise ConfigError(
                 f"end_timer({name!r}): nothing was started at start_time={start_time!r}, or it was ended before. Call "
                 f"start_timer({name!r}) each time, and give end_timer what it returns."
             )
-        operation.add(end_time - start_time)
+        operation.add_many((end_time - start_time) / count, count)
 
     def _record_among_others(
-        self, operation: DurationSketch, closed: float, end_s: float, opened: _OpenTimers, position: int | None = None
+        self,
+        operation: DurationSketch,
+        closed: float,
+        end_s: float,
+        opened: _OpenTimers,
+        position: int | None = None,
+        count: int = 1,
     ) -> None:
         """Record an operation that ended inside of another one, or had others inside.
 
@@ -253,8 +281,9 @@ class HostTimers:
             end_s: When it ended.
             opened: The starts that are open in the thread.
             position: Which of them encloses it, -1 for none; the last if not given.
+            count: As how many operations it counts.
         """
-        operation.add(end_s - closed)
+        operation.add_many((end_s - closed) / count, count)
         if type(closed) is _EnclosingStart:
             operation.nested.append(closed.inside_s)
         with self._lock:  # another thread may be ending what was started in this one

@@ -1,0 +1,99 @@
+"""Batches stacked for one call: together or one by one, with the same values."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.tree_util import tree_flatten
+
+from trackside.trainer import Batch
+from trackside.trainer.batch_stack import BatchForm, BatchList, BatchStack
+
+NUM = 6
+
+
+def _arrays(number: int, dtype: Any = np.float32, size: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(number)
+    return rng.standard_normal((size, 4)).astype(dtype), rng.integers(0, 9, size)
+
+
+class _Own(np.ndarray):
+    """An array of another class."""
+
+
+ALIKE: dict[str, Callable[[int], Any]] = {
+    "tuples": _arrays,
+    "batches": lambda number: Batch(*_arrays(number)),
+    "nested": lambda number: {"a": [_arrays(number)], "none": None},
+    "one array": lambda number: _arrays(number)[0],
+    "double precision": lambda number: _arrays(number, np.float64),
+    "bfloat16": lambda number: _arrays(number, ml_dtypes.bfloat16),
+    "views": lambda number: (_arrays(number)[0].T, _arrays(number)[1][::-1]),
+    "without elements": lambda number: (np.zeros((0, 4), np.float32), np.zeros((3, 0), np.float32)),
+    "numbers": lambda number: (_arrays(number)[0], np.float32(number)),
+    "arrays without dimensions": lambda number: (_arrays(number)[0], np.array(number)),
+    "of a class of their own": lambda number: (_arrays(number)[0].view(_Own), _arrays(number)[1]),
+    "in part on the device": lambda number: (jnp.asarray(_arrays(number)[0]), _arrays(number)[1]),
+}
+
+
+def _stack(batches: list[Any]) -> BatchStack:
+    form = BatchForm.of(*tree_flatten(batches[0]))
+    assert form is not None
+    stack = BatchStack(form, NUM)
+    stack.begin()
+    return stack
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_together_or_one_by_one(kind: str) -> None:
+    """Batches that are added at once are where they would be if each had been added by itself."""
+    batches = [ALIKE[kind](number) for number in range(NUM)]
+    each, together = _stack(batches), _stack(batches)
+    assert all(each.add(*tree_flatten(batch)) for batch in batches)
+    assert together.add(*tree_flatten(batches[0]))
+    assert together.add_all(batches[1:4]) == 3
+    assert together.add_all([]) == 0
+    assert together.add_all(batches[4:]) == 2
+    expected, found = (tree_flatten(stack.stacked()) for stack in (each, together))
+    assert found[1] == expected[1]
+    for one, other in zip(found[0], expected[0], strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+OTHERS: dict[str, list[Any]] = {
+    "sizes that make up for each other": [_arrays(7, size=2), _arrays(8, size=4)],
+    "another type": [_arrays(7, np.float64)],
+    "another structure": [list(_arrays(7))],
+    "another number of arrays": [(*_arrays(7), _arrays(7)[1])],
+    "all on the device": [jax.tree.map(jnp.asarray, _arrays(7))],
+    "bytes in the other order": [_arrays(7, ">f4")],
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("num_before", [0, 2])
+def test_batches_of_another_form_are_left(kind: str, num_before: int) -> None:
+    """What was added ends before the first batch of another form, and what was there stays as it was."""
+    batches = [_arrays(number) for number in range(NUM)]
+    stack = _stack(batches)
+    stack.add(*tree_flatten(batches[0]))
+    assert stack.add_all([*batches[1 : 1 + num_before], *OTHERS[kind], batches[5]]) == num_before
+    for place, leaf in enumerate(stack.stacked()):
+        expected = np.stack([batch[place] for batch in batches[: 1 + num_before]])
+        np.testing.assert_array_equal(leaf[: 1 + num_before], expected)
+
+
+def test_batches_on_the_device() -> None:
+    """Batches on the device are listed up to the first that is elsewhere."""
+    batches = [jax.tree.map(jnp.asarray, _arrays(number)) for number in range(3)]
+    form = BatchForm.of(*tree_flatten(batches[0]))
+    assert form is not None
+    listed = BatchList(form, 4)
+    listed.begin()
+    assert listed.add_all([*batches, _arrays(4)]) == 3
+    assert listed.stacked() == (*batches, batches[-1])
