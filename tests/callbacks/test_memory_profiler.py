@@ -111,8 +111,19 @@ def test_sample_tells_who_holds_the_memory(tmp_path: Path) -> None:
     counters = (state.opt_state, state.step, jax.random.key_data(state.rng))
     assert sample["live"]["optimizer"] == sum(leaf.nbytes for leaf in jax.tree.leaves(counters))
     assert sample["live"]["metrics"] >= trainer.init_train_metrics().layout.initial.nbytes
-    assert sample["live"].keys() == {"params", "optimizer", "metrics", "batch", "other", "num_arrays"}
+    assert sample["live"].keys() == {"params", "optimizer", "loop", "metrics", "batch", "other", "num_arrays"}
     assert sample["host"]["rss_bytes"] > 1 << 20
+
+
+def test_plans_of_calls_are_the_loop_s(tmp_path: Path) -> None:
+    """What calls of several steps are given and report stays on the device, and is not counted as somebody else's."""
+    trainer = make_trainer(steps_per_call=4, logger=LoggerConfig(log_path=None, log_every_n_steps=5))
+    trainer.fit(make_loader(23), num_epochs=2, callbacks=[MemoryProfiler(MemoryProfileConfig(str(tmp_path), 10))])
+    plans = trainer.engine.plans.values()
+    assert len(plans) > 2
+    held = [sample["live"] for sample in read(tmp_path)]
+    assert held[-1]["loop"] >= sum(plan.nbytes for plan in plans)
+    assert held[-1]["other"] == held[1]["other"]
 
 
 def test_batches_on_the_device_are_told(tmp_path: Path) -> None:

@@ -118,6 +118,15 @@ def test_leak_is_named_once() -> None:
     assert [str(leak) for leak in leaks] == ["other live arrays grow by 12 kB per 100 steps since step 0"]
 
 
+def test_what_a_loop_keeps_is_no_leak() -> None:
+    """It is bounded, however long it takes to get there."""
+    watch = LeakWatch()
+    samples = [make_sample(100 * index) for index in range(60)]
+    for index, sample in enumerate(samples):
+        sample["live"]["loop"] = 132 * index
+    assert not [leak for sample in samples for leak in watch.add(sample)]
+
+
 def test_live_arrays_explain_their_device_and_host() -> None:
     """Growth of device and host that live arrays make up for is not named again."""
     watch = LeakWatch()

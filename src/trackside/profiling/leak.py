@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trackside import text
+from trackside.profiling.memory import LOOP
 
 NUM_RECENT = 24
 """Samples that are kept at full resolution, and the fewest that can show a leak."""
@@ -132,7 +133,7 @@ class LeakWatch:
 def _series(sample: Mapping[str, Any]) -> Iterator[tuple[str, int, Tolerance]]:
     """The figures to watch, the most informative first."""
     for owner, num_bytes in sample["live"].items():
-        if owner != "num_arrays":
+        if owner not in ("num_arrays", LOOP):
             yield f"{owner} live arrays", num_bytes, LIVE_TOLERANCE
     for device, figures in sample["memory"].items():
         yield f"memory in use on {device}", figures["bytes_in_use"], DEVICE_TOLERANCE

@@ -18,6 +18,8 @@ from trackside.clock import SYSTEM_CLOCK, Clock
 
 OTHER = "other"
 """The owner of live arrays that have no other."""
+LOOP = "loop"
+"""The owner of what a training loop keeps for its calls: little, and never more than so much."""
 
 _HOST_FIGURES = {"VmRSS": "rss_bytes", "VmHWM": "peak_rss_bytes", "RssAnon": "private_bytes"}
 _HOST_LINE = re.compile(rf"^({'|'.join(_HOST_FIGURES)}):\s+(\d+) kB$", re.MULTILINE)

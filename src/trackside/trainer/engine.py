@@ -231,6 +231,11 @@ class Engine:
     def _fused_calls(self) -> dict[tuple[MetricLayout, int, bool], FusedCall]:
         return {}
 
+    def report_forms(self) -> list[jax.ShapeDtypeStruct]:
+        """What the reports of fused calls look like."""
+        sizes = {(capacity, layout.num_words) for layout, capacity, _ in self._fused_calls}
+        return [jax.ShapeDtypeStruct(size, jnp.uint32) for size in sizes]
+
     def fused_call(self, layout: MetricLayout, capacity: int, is_listed: bool) -> FusedCall:
         """`call(carry, vector, plan, batches) -> (carry, vector, reports)`, the same function for the same arguments.
 

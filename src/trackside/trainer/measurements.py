@@ -8,6 +8,7 @@ import numpy as np
 from trackside.logger import Logger
 from trackside.measured_run.step_measurements import StepMeasurements
 from trackside.metrics import MetricLayout
+from trackside.profiling.memory import LOOP
 from trackside.trace.flops import count_flops
 from trackside.trace.peaks import Peak
 from trackside.trainer.engine import TRAIN_CALL_NAME, Engine
@@ -70,14 +71,15 @@ class TrainMeasurements(StepMeasurements):
         return self._engine.mesh.size
 
     def memory_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Who holds which arrays: the state's own by identity, metrics and batches by their form."""
+        """Who holds which arrays: the state's own and plans by identity, metrics, reports and batches by their form."""
         carry = self._progress.carry
         owners = {
             "params": (carry.params, carry.mutable_variables),
             "optimizer": (carry.opt_state, carry.step, carry.rng),
+            LOOP: list(self._engine.plans.values()),
         }
         batch = self._engine.placement.exmp_batch
-        return owners, {"metrics": self._layout.initial, "batch": batch}
+        return owners, {"metrics": self._layout.initial, "batch": batch, LOOP: self._engine.report_forms()}
 
     def traced_step(self) -> Any:
         """The step as JAX has traced it; None before the first batch."""
