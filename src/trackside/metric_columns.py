@@ -32,6 +32,15 @@ class MetricColumns(NamedTuple):
         values = (dict(zip(names, flat[at * width : (at + 1) * width], strict=True)) for at in range(len(self.steps)))
         return list(zip(values, self.steps, self.epochs, strict=True))
 
+    def copied(self) -> "MetricColumns":
+        """The same in lists of its own."""
+        return MetricColumns(self.names, self.flat.copy(), self.steps.copy(), self.epochs.copy())
+
+    def by_name(self) -> dict[str, list[float]]:
+        """The values of each metric."""
+        width = len(self.names)
+        return {name: self.flat[at::width] for at, name in enumerate(self.names)}
+
     def extended(self, names: tuple[str, ...], *columns: Sequence[float]) -> "MetricColumns":
         """The same with more metrics.
 

@@ -5,11 +5,14 @@ import math
 import os
 import sys
 
+import numpy as np
 import pytest
 
 from tests.fork_server import run
 from trackside.errors import ConfigError
 from trackside.logger import FileLogger, FileLoggerConfig
+from trackside.logger import file as file_module
+from trackside.metric_columns import MetricColumns
 
 
 @pytest.fixture
@@ -144,6 +147,63 @@ def test_several_rows_at_once_are_the_same_rows(make_tool, tmp_path, file_format
         tool.log_metrics(*row, "val")
     together, one_by_one = ((tmp_path / "metrics" / f"{mode}.{file_format}").read_text() for mode in ("train", "val"))
     assert together == one_by_one
+
+
+COLUMNS = {
+    "numbers": ([0.1 + 0.2, 1e-300, 3.0, 1e22, 7, -0.0], ("loss", "acc")),
+    "not finite": ([math.nan, math.inf, -math.inf, 0.5, 1.0, 2.0], ("loss", "acc")),
+    "of numpy": ([np.float64(0.5), np.float32(0.1), 1, 2, 3, 4], ("loss", "acc")),
+    "with an epoch": ([0.5, 1, 0.25, 1, 0.125, 2], ("loss", "epoch")),
+    "odd names": ([0.5, 1.0, 2.0, 3.0, 4.0, 5.0], ("null", 'a,"b')),
+}
+
+
+@pytest.mark.parametrize(
+    ("file_format", "kind"), [*(("csv", kind) for kind in COLUMNS), ("jsonl", "numbers"), ("jsonl", "not finite")]
+)
+def test_columns_are_the_same_rows(make_tool, tmp_path, file_format, kind):
+    """Rows that come by column have the numbers of those that come one by one, to the last digit, in their places."""
+    flat, names = COLUMNS[kind]
+    columns = MetricColumns(names, flat, [4, 5, 6], [1, 1, 2])
+    tool = make_tool(file_format)
+    for row in columns.rows():
+        tool.log_metrics(*row, "rows")
+    tool.log_metrics({"early": 1.0}, 1, 1, "late")
+    for mode in ("columns", "late"):
+        tool.log_metrics_columns(columns, mode)
+        tool.log_metrics_columns(columns, mode)
+    rows, by_column, late = (numbers_in(tmp_path / "metrics" / f"{name}.{file_format}") for name in TABLES)
+    assert by_column == [*rows, *rows]
+    assert [{name: row[name] for name in rows[0]} for row in late[1:]] == [*rows, *rows]
+
+
+TABLES = ("rows", "columns", "late")
+
+
+def numbers_in(path):
+    """The rows of a table; the text of what is not finite."""
+    rows = read(path) if path.suffix == ".csv" else [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        {name: value if not value or not math.isfinite(float(value)) else float(value) for name, value in row.items()}
+        for row in rows
+    ]
+
+
+def test_a_long_table_is_opened_by_its_header(make_tool, tmp_path, monkeypatch):
+    """To continue a table, only its beginning is read: a training that is called again does not pay for its past."""
+    make_tool().log_metrics_columns(
+        MetricColumns(("loss",), [0.5] * 50_000, list(range(50_000)), [1] * 50_000), "train"
+    )
+    num_read, read_rows = 0, csv.reader
+
+    def counting(file):
+        nonlocal num_read
+        for num_read, row in enumerate(read_rows(file), start=1):  # noqa: B007
+            yield row
+
+    monkeypatch.setattr(file_module.csv, "reader", counting)
+    make_tool().log_metrics({"loss": 1.0}, 50_001, 1, "train")
+    assert num_read == 1
 
 
 @pytest.mark.parametrize("file_format", ["csv", "jsonl"])

@@ -4,7 +4,9 @@ import threading
 import numpy as np
 import pytest
 
+from trackside.logger import FileLogger
 from trackside.logger.worker import ThreadedToolRunner, ToolRunner, build_runner
+from trackside.metric_columns import MetricColumns
 
 
 @pytest.fixture
@@ -261,6 +263,7 @@ def test_a_tool_that_keeps_up_says_nothing(recording_tool):
 
 
 ROWS = [({"loss": float(step)}, step, 1) for step in range(4)]
+COLUMNS = MetricColumns(("loss",), [0.0, 1.0, 2.0, 3.0], [0, 1, 2, 3], [1] * 4)
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -297,13 +300,53 @@ def test_a_tool_may_take_several_rows_at_once(recording_tool, threaded):
     assert taken == [(ROWS, "train")]
 
 
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("takes", ["rows", "columns"])
+def test_rows_by_column_reach_every_tool(recording_tool, threaded, takes):
+    """A tool that knows how to log columns gets them; another gets rows, at once or one by one."""
+    taken = []
+
+    class Fast(recording_tool):
+        def log_metrics_rows(self, rows, mode):
+            taken.append((rows, mode))
+
+    class Faster(Fast):
+        def log_metrics_columns(self, columns, mode):
+            taken.append((columns, mode))
+
+    tools = [recording_tool(), (Fast if takes == "rows" else Faster)()]
+    for tool in tools:
+        type(tool).threaded = threaded
+        runner = build_runner(tool)
+        runner.call_with_columns(COLUMNS, "train")
+        runner.finalize("success")
+    assert tools[0].rows() == [(*row, "train") for row in ROWS]
+    assert taken == [(ROWS if takes == "rows" else COLUMNS, "train")]
+
+
+@pytest.mark.parametrize("method", ["log_metrics", "log_metrics_rows"])
+def test_a_tool_that_changes_another_is_heard(tmp_path, method):
+    """Who inherits from a tool and says how it logs fewer rows at once means all of them."""
+    heard = []
+
+    class Own(FileLogger):
+        pass
+
+    setattr(Own, method, lambda self, *args: heard.append(args))
+    runner = build_runner(Own(tmp_path))
+    runner.call_with_columns(COLUMNS, "train")
+    runner.finalize("success")
+    assert heard == ([(*row, "train") for row in ROWS] if method == "log_metrics" else [(ROWS, "train")])
+
+
 def test_several_rows_need_room_for_several(blocking_tool, caplog):
     """Rows that are logged together count one by one: in the queue's limit, and among those that were dropped."""
     runner = ThreadedToolRunner(blocking_tool, max_queued=6, max_wait_s=0.0)
     log(runner, 0)
     assert blocking_tool.has_started.wait(300)
-    for _ in range(4):  # there is room for more after the first four, and not after eight
+    for _ in range(2):  # there is room for more after the first four, and not after eight
         runner.call_with_rows(ROWS, "train")
+        runner.call_with_columns(COLUMNS, "train")
     assert runner.num_dropped == 8
     blocking_tool.may_go_on.set()
     runner.finalize("success")

@@ -17,7 +17,7 @@ import msgspec
 from trackside.errors import ConfigError
 from trackside.files import write_atomically
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig, check_folder, tool_directory
-from trackside.metric_columns import MetricRow
+from trackside.metric_columns import MetricColumns, MetricRow
 
 if TYPE_CHECKING:
     from trackside.logger.logger import Logger
@@ -77,15 +77,22 @@ class FileLogger(LoggerTool):
 
     def log_metrics_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
         """Append several rows, by one write."""
-        table = self._tables.get(mode)
-        if table is None:
-            table = self._tables[mode] = self._open(mode)
-        table.append([{**metrics, "step": step, "epoch": epoch} for metrics, step, epoch in rows])
+        self._table(mode).append([{**metrics, "step": step, "epoch": epoch} for metrics, step, epoch in rows])
+
+    def log_metrics_columns(self, columns: MetricColumns, mode: str) -> None:
+        """Append several rows with the same metrics, by one write."""
+        self._table(mode).append_columns(columns)
 
     def finalize(self, status: str) -> None:
         """Close the files."""
         while self._tables:
             self._tables.popitem()[1].close()
+
+    def _table(self, mode: str) -> "_CsvTable | _JsonlTable":
+        table = self._tables.get(mode)
+        if table is None:
+            table = self._tables[mode] = self._open(mode)
+        return table
 
     def _open(self, mode: str) -> "_CsvTable | _JsonlTable":
         # Quoted as in a URL, so that no two modes share a file and none leaves the directory.
@@ -134,6 +141,9 @@ class _JsonlTable:
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         self._file.write(b"".join(msgspec.json.encode(_spelled(row)) + b"\n" for row in rows))
 
+    def append_columns(self, columns: MetricColumns) -> None:
+        self.append([{**metrics, "step": step, "epoch": epoch} for metrics, step, epoch in columns.rows()])
+
     def cut(self, step: int) -> None:
         """Take rows of later steps out."""
         lines = self._file.path.read_bytes().splitlines(keepends=True)
@@ -153,7 +163,8 @@ class _CsvTable:
     def __init__(self, path: Path):
         self._file = _AppendFile(path)
         self.close = self._file.close
-        self._columns: list[str] = next(iter(self._read()), [])
+        with path.open(newline="", encoding="utf-8") as file:
+            self._columns: list[str] = next(csv.reader(file), [])
         self._known = set(self._columns)
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -161,6 +172,14 @@ class _CsvTable:
         if not self._known.issuperset(names):
             self._widen(names)
         self._file.write(_csv_bytes([[row.get(column, "") for column in self._columns] for row in rows]))
+
+    def append_columns(self, columns: MetricColumns) -> None:
+        values = {**columns.by_name(), "step": columns.steps, "epoch": columns.epochs}
+        if not self._known.issuperset(values):
+            self._widen(values)
+        missing = [""] * len(columns.steps)
+        rows = list(zip(*(values.get(column, missing) for column in self._columns), strict=True))
+        self._file.write(_number_lines(rows) if len(values) == len(self._columns) else _csv_bytes(rows))
 
     def _widen(self, names: Iterable[str]) -> None:
         columns = self._columns or ["step", "epoch"]
@@ -182,7 +201,17 @@ class _CsvTable:
             return list(csv.reader(file))
 
 
-def _csv_bytes(rows: list[list[Any]]) -> bytes:
+def _number_lines(rows: Sequence[Sequence[float]]) -> bytes:
+    """Rows of nothing but numbers: as arrays of JSON, which takes a twelfth of the time of `csv`."""
+    try:
+        lines = msgspec.json.encode(rows)
+    except TypeError:  # a number of numpy's
+        return _csv_bytes(rows)
+    # JSON has no word for what is not finite.
+    return _csv_bytes(rows) if b"null" in lines else lines[2:-2].replace(b"],[", b"\n") + b"\n"
+
+
+def _csv_bytes(rows: Sequence[Sequence[Any]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode("utf-8")

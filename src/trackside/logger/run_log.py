@@ -245,13 +245,17 @@ class RunLog:
             self.tools.log_metrics(*rows[0], mode)
         elif self.tools:
             self.tools.log_metrics_rows(rows, mode)
-        if mode == "train_epoch" or self._subscribers:  # the facts need no others, and steps are many
-            self._report_if_deleted()
-            for values, step, epoch in rows:
-                fields = {"step": step, "epoch": epoch, "mode": mode, "values": values}
-                self._facts.add({"kind": "metrics", **fields})
-                for subscriber in self._subscribers:
-                    subscriber("metrics", fields)
+        if self._concerns_others(mode):
+            self._tell(rows, mode)
+
+    def _tell(self, rows: Sequence[MetricRow], mode: str) -> None:
+        """Tell those whom they concern, other than the tools, of rows of metrics."""
+        self._report_if_deleted()
+        for values, step, epoch in rows:
+            fields = {"step": step, "epoch": epoch, "mode": mode, "values": values}
+            self._facts.add({"kind": "metrics", **fields})
+            for subscriber in self._subscribers:
+                subscriber("metrics", fields)
 
     def write_metrics_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
         """Write several rows of metrics at once.
@@ -266,8 +270,7 @@ class RunLog:
             rows = [(with_unicode_names(values), step, epoch) for values, step, epoch in rows]
             mode = to_unicode(mode)
             self._events.write_metrics_rows(rows, mode)
-        if self._has_readers(mode):
-            self._pass_on(rows, mode)
+        self._pass_on(rows, mode)
 
     def write_metrics_columns(self, columns: MetricColumns, mode: str) -> None:
         """Write several rows with the same metrics at once.
@@ -281,12 +284,14 @@ class RunLog:
         except UnicodeEncodeError:
             self.write_metrics_rows(columns.rows(), mode)
             return
-        if self._has_readers(mode):
-            self._pass_on(columns.rows(), mode)
+        if self.tools:
+            self.tools.log_metrics_columns(columns, mode)
+        if self._concerns_others(mode):
+            self._tell(columns.rows(), mode)
 
-    def _has_readers(self, mode: str) -> bool:
-        """Whether rows of metrics go anywhere but to the event file."""
-        return bool(self.tools or self._subscribers or mode == "train_epoch")
+    def _concerns_others(self, mode: str) -> bool:
+        """Whether rows of metrics concern others than the tools: the facts need no others, and steps are many."""
+        return bool(self._subscribers or mode == "train_epoch")
 
     def _report_if_deleted(self) -> None:
         if self._events.is_deleted and not self._is_reported_deleted:

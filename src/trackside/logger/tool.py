@@ -11,7 +11,7 @@ import numpy as np
 
 from trackside.config import ConfigDict
 from trackside.errors import ConfigError
-from trackside.metric_columns import MetricRow
+from trackside.metric_columns import MetricColumns, MetricRow
 from trackside.run_layout import WHERE_A_RUN_IS_GIVEN_ITS_FOLDER
 
 if TYPE_CHECKING:
@@ -100,6 +100,17 @@ class LoggerTool(abc.ABC):
         """
         for metrics, step, epoch in rows:
             self.log_metrics(metrics, step, epoch, mode)
+
+    def log_metrics_columns(self, columns: MetricColumns, mode: str) -> None:
+        """Log several rows that have the same metrics.
+
+        Override it if your tool can do that in less time than by `log_metrics_rows`, which is what happens else.
+
+        Args:
+            columns: The rows: names, values row by row, steps and epochs.
+            mode: As for `log_metrics`.
+        """
+        self.log_metrics_rows(columns.rows(), mode)
 
     def log_image(self, name: str, image: np.ndarray, step: int, mode: str) -> None:
         """Log an image (HxWxC) or several (NxHxWxC), as uint8 with 1, 3 or 4 channels."""

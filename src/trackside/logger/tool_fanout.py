@@ -8,7 +8,7 @@ from trackside.clock import Clock
 from trackside.errors import ConfigError, MissingExtraError
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig
 from trackside.logger.worker import ToolRunner, build_runner
-from trackside.metric_columns import MetricRow
+from trackside.metric_columns import MetricColumns, MetricRow
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import DRAIN
 
@@ -63,6 +63,11 @@ class ToolFanout:
         """Log several rows of metrics."""
         for runner in self._runners:
             runner.call_with_rows([(dict(values), step, epoch) for values, step, epoch in rows], mode)
+
+    def log_metrics_columns(self, columns: MetricColumns, mode: str) -> None:
+        """Log several rows that have the same metrics."""
+        for runner in self._runners:
+            runner.call_with_columns(columns.copied(), mode)
 
     def can_show(self, method: str) -> bool:
         """Whether any tool overrides `LoggerTool`'s method of this name."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.logger.tool import LoggerTool
-from trackside.metric_columns import MetricRow
+from trackside.metric_columns import MetricColumns, MetricRow
 
 LOGGER = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ class ToolRunner:
         self.name = type(tool).__name__
         self.num_failed = 0
         self._is_set_up: bool | None = None
+        self._takes_rows = _overrides(tool, "log_metrics_rows", "log_metrics")
+        self._takes_columns = _overrides(tool, "log_metrics_columns", "log_metrics_rows", "log_metrics")
         self.on_closed: Callable[[dict[str, Any]], None] | None = None
         """Gets what there is to say about a tool that was behind when it was closed."""
 
@@ -51,6 +53,10 @@ class ToolRunner:
     def call_with_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
         """Have the tool log several rows of metrics, which are the tool's to keep."""
         self._run_rows(rows, mode)
+
+    def call_with_columns(self, columns: MetricColumns, mode: str) -> None:
+        """Have the tool log several rows with the same metrics, which are the tool's to keep."""
+        self._run_columns(columns, mode)
 
     def flush(self) -> None:
         """Have everything logged so far brought to where it can be seen."""
@@ -67,11 +73,17 @@ class ToolRunner:
             self._guard(method, getattr(self.tool, method), *args)
 
     def _run_rows(self, rows: Sequence[MetricRow], mode: str) -> None:
-        if self.can_show("log_metrics_rows"):
+        if self._takes_rows:
             self._run("log_metrics_rows", (rows, mode))
         else:  # one by one: a row that a tool cannot take does not cost it the others
             for row in rows:
                 self._run("log_metrics", (*row, mode))
+
+    def _run_columns(self, columns: MetricColumns, mode: str) -> None:
+        if self._takes_columns:
+            self._run("log_metrics_columns", (columns, mode))
+        else:
+            self._run_rows(columns.rows(), mode)
 
     def _guard(self, doing: str, function: Callable[..., None], *args: Any) -> bool:
         try:
@@ -92,6 +104,16 @@ class ToolRunner:
         return True
 
 
+def _overrides(tool: LoggerTool, method: str, *simpler: str) -> bool:
+    """Whether a tool has its own way to log several rows at once, by a class that knows how the tool logs fewer.
+
+    A tool that inherits from another and changes how one row is logged means all rows.
+    """
+    classes = type(tool).__mro__
+    own, *others = (next(at for at, one in enumerate(classes) if name in vars(one)) for name in (method, *simpler))
+    return classes[own] is not LoggerTool and own <= min(others)
+
+
 class _Call(NamedTuple):
     """A call that waits for a tool."""
 
@@ -106,7 +128,14 @@ class _Rows(NamedTuple):
     mode: str
 
 
-_Item = _Call | _Rows | threading.Event | None
+class _Columns(NamedTuple):
+    """Rows with the same metrics that wait for a tool."""
+
+    columns: MetricColumns
+    mode: str
+
+
+_Item = _Call | _Rows | _Columns | threading.Event | None
 """What is in a queue. None ends the thread; an Event is set when everything before it is done."""
 
 
@@ -132,6 +161,8 @@ class _CallQueue(queue.Queue[_Item]):
 
 def num_calls_in(item: _Item) -> int:
     """How many calls of a tool something in its queue stands for."""
+    if isinstance(item, _Columns):
+        return len(item.columns.steps)
     return len(item.rows) if isinstance(item, _Rows) else 1
 
 
@@ -178,7 +209,11 @@ class ThreadedToolRunner(ToolRunner):
         """Queue several rows, which wake the tool's thread up once."""
         self._put(_Rows(rows, mode))
 
-    def _put(self, item: _Call | _Rows) -> None:
+    def call_with_columns(self, columns: MetricColumns, mode: str) -> None:
+        """Queue several rows with the same metrics, likewise."""
+        self._put(_Columns(columns, mode))
+
+    def _put(self, item: _Call | _Rows | _Columns) -> None:
         try:
             self._queue.put_nowait(item)
         except queue.Full:
@@ -244,10 +279,12 @@ class ThreadedToolRunner(ToolRunner):
                 item.set()
             elif isinstance(item, _Rows):
                 self._run_rows(*item)
+            elif isinstance(item, _Columns):
+                self._run_columns(*item)
             else:
                 self._run(*item)
 
-    def _put_patiently(self, item: _Call | _Rows) -> bool:
+    def _put_patiently(self, item: _Call | _Rows | _Columns) -> bool:
         if self._wait_left_s <= 0:
             return False
         start = self._clock.now()
