@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.delay_clock import DELAY_S, NEVER_WAITS, DelayClock
-from tests.trainer.tiny import MSETrainer, make_loader, make_trainer, rows_of
+from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, ModelCheckpoint
 from trackside.logger import LoggerConfig
 from trackside.measured_run import step_meter
@@ -92,6 +92,30 @@ def test_samples_of_batches_that_begin_with_a_number() -> None:
     trainer = make_trainer(ScaledTrainer, batch=loader[0])
     trainer.fit(loader)
     assert trainer.ledger_totals.num_samples == NUM_STEPS * 8
+
+
+class AnyTrainer(MSETrainer):
+    """Takes its batches as dicts and as tuples."""
+
+    @staticmethod
+    def batch_to_input(batch: Any) -> Any:
+        return batch["x"] if isinstance(batch, dict) else batch[0]
+
+    def loss_function(self, params: Any, apply_fn: Any, batch: Any, rng: Any, train: bool = True) -> Any:
+        inputs, targets = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
+        return super().loss_function(params, apply_fn, Batch(inputs, targets), rng, train)
+
+
+@pytest.mark.parametrize("how", [{"steps_per_call": 1}, {"steps_per_call": 2}, {"debug": True}])
+def test_samples_of_batches_of_several_forms(how: dict[str, Any]) -> None:
+    """The examples of each batch are counted, whatever its size, and where nothing is compiled its structure."""
+    batches = [make_batch(size, size) for size in (8, 5, 3, 2)]
+    loader: list[Any] = [{"x": batch.inputs, "y": batch.targets} for batch in batches]
+    if "debug" in how:
+        loader[2:] = [(batch.inputs, batch.targets) for batch in batches[2:]]
+    trainer = make_trainer(AnyTrainer, batch=loader[0], **how)
+    trainer.fit(loader)
+    assert trainer.ledger_totals.num_samples == 18
 
 
 class SlowToTrace(ClockedTrainer):

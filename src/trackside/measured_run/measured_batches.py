@@ -6,15 +6,15 @@ The user's object is neither changed nor copied. A proxy forwards everything to 
 from collections.abc import Callable, Iterator
 from threading import get_ident
 from types import FunctionType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from trackside.clock import Clock
 from trackside.errors import DataError
+from trackside.measured_run.first_array import FirstArray, find_first_array
 from trackside.measured_run.host_time import HostTime
-from trackside.measured_run.tree_getter import build_getter
 from trackside.profiling.ledger_totals import DATA_WAIT, OTHER
 
 _OWN = ("_loader", "_passes")
@@ -197,7 +197,7 @@ class MeasuredIterator:
             )
         return next(self._iterator)
 
-    def _learn(self, batch: Any) -> "FirstArray":
+    def _learn(self, batch: Any) -> FirstArray:
         found, self._passes.host.stack = find_first_array(batch), first_lengths(batch)
         self._passes.learn_batch(batch)
         self._passes.host.num_samples += found.length_of(found.get(batch))
@@ -225,37 +225,11 @@ def _kind_for(iterator: Any) -> type[MeasuredIterator]:
     return _ForwardingIterator if has_more else MeasuredIterator
 
 
-class FirstArray(NamedTuple):
-    """How the examples of batches of one form are counted: as the length of their first array."""
-
-    get: Callable[[Any], Any]
-    """Gets the array of a batch."""
-    length_of: Callable[[Any], int]
-
-
-def find_first_array(batch: Any) -> FirstArray:
-    """How the examples of batches like this one are counted."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-        if np.ndim(leaf) and (get := build_getter(path)) is not None:
-            # numpy builds a shape each time it is asked; JAX keeps it
-            return FirstArray(get, len if type(leaf) is np.ndarray else _first_length)
-    return FirstArray(_no_array, len)
-
-
 def first_lengths(batch: Any) -> tuple[int, int]:
     """The first two lengths of the first array; 0 for those that it does not have."""
     shape = next((np.shape(leaf) for leaf in jax.tree.leaves(batch) if np.ndim(leaf)), ())
     first, second, *_ = (*shape, 0, 0)
     return first, second
-
-
-def _first_length(array: Any) -> int:
-    return array.shape[0]
-
-
-def _no_array(batch: Any) -> tuple[()]:
-    del batch
-    return ()
 
 
 def _not_known_yet(batch: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.findings import Finding
 from trackside.logger import Logger
+from trackside.measured_run.first_array import find_first_array
 from trackside.measured_run.training_time import TrainingTime
 from trackside.measured_run.verdicts import Verdicts
 from trackside.profiling.call_ends import CallEnds
@@ -127,6 +128,7 @@ class StepMeter:
             self.count_samples = _count_inputs
             self._tokens_per_sample = _tokens_per_sample(batch.inputs)
         elif arrays := _arrays(batch):
+            self.count_samples = _count_like(batch)
             self._tokens_per_sample = _tokens_per_sample(arrays[0])
 
     def totals(self) -> LedgerTotals:
@@ -248,6 +250,19 @@ def _count_inputs(batch: Any) -> int:
 
 def _count_first_array(batch: Any) -> int:
     return next((len(array) for array in _arrays(batch)), 0)
+
+
+def _count_like(batch: Any) -> Callable[[Any], int]:
+    """Count as `_count_first_array` does, and fast for batches in which that array is where it is in this one."""
+    get, length_of = find_first_array(batch)
+
+    def count(batch: Any) -> int:
+        try:
+            return length_of(get(batch))
+        except (AttributeError, LookupError, TypeError):
+            return _count_first_array(batch)
+
+    return count
 
 
 def _arrays(batch: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import tree_flatten
 
 from trackside.profiling.timers.timed_loader import without_timers
 
@@ -129,8 +130,9 @@ def is_trusted(loader: Any) -> bool:
 
 
 def copied_batch(batch: Any) -> Any:
-    """The batch with copies of its numpy arrays, which a loader could write into."""
-    return jax.tree.map(_copied, batch)
+    """The batch with copies of its numpy arrays, which a loader could write into. Paid for at every step by some."""
+    leaves, structure = tree_flatten(batch)
+    return structure.unflatten([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves])
 
 
 def _owner_of(array: np.ndarray) -> Callable[[], Any]:
@@ -146,10 +148,6 @@ def _owner_of(array: np.ndarray) -> Callable[[], Any]:
 
 def _share_memory(owners: dict[int, Callable[[], Any]], recent: dict[int, Callable[[], Any]]) -> bool:
     return any(recent[address]() is not None for address in owners.keys() & recent.keys())
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _copied_anywhere(leaf: Any) -> Any:

@@ -84,9 +84,8 @@ class CompletedCalls:
             record.batch, record.found_s = None, min(record.found_s, now_s)
         self._ends.conclude(records, window)
         self._meter.step_times.add_calls(records, self._measurements.capture_state != "none")
-        for record in records:
-            if record.is_logged:
-                self._log(record, np.asarray(record.report))
+        if logged := [record for record in records if record.is_logged]:
+            self._log(logged)
         if now_s >= self._bar.next_refresh_s:
             self._bar.show(last.last_step, self._progress.totals.last_step(np.asarray(last.report)), now_s)
 
@@ -117,17 +116,20 @@ class CompletedCalls:
         self._meter.step_times.add_calls((record,), self._measurements.capture_state != "none")
         totals = self._progress.totals
         if record.is_logged:
-            self._log(record, report)
+            self._log([record])
         if self._hears_steps:
             self._on_step.call("on_training_step", totals.last_step(report), record.epoch, record.last_step)
         if record.dispatched_s >= self._bar.next_refresh_s:
             self._bar.show(record.last_step, totals.last_step(report), self._clock.now())
 
-    def _log(self, record: CallRecord, report: np.ndarray) -> None:
+    def _log(self, records: Sequence[CallRecord]) -> None:
+        """Hold the rows of calls of one step."""
+        vectors = np.array([np.asarray(record.report) for record in records])
+        steps = [record.last_step for record in records]
         self._logger.hold_rows(
-            self._progress.totals.take_rows, report[None], (record.last_step,), (record.completed_s,)
+            self._progress.totals.take_rows, vectors, steps, [record.completed_s for record in records]
         )
-        self._meter.log_if_due(record.last_step)
+        self._meter.log_if_due(steps[-1])
 
     def _retire_fused(self, record: CallRecord, report: np.ndarray, window: Sequence[CallRecord]) -> None:
         """The same for a call of several steps: what each of them has to say, as if it had been made by itself."""
