@@ -20,6 +20,7 @@ from trackside.trainer import (
     OptimizerConfig,
     ParallelConfig,
     SchedulerConfig,
+    Trainer,
     TrainerConfig,
     TrainerModule,
 )
@@ -135,6 +136,24 @@ def hand_written(task: Task, same_work: bool) -> Run:
         for batch in _endless(batches, num_steps):
             state, loss = step(state, batch)
         jax.block_until_ready(loss)
+
+    return run
+
+
+def short_trainer(task: Task, folder: Path) -> Run:
+    """`Trainer` with nothing but what it has to be given: a row for each step, a CSV, a checkpoint at the end."""
+
+    def loss_fn(model: Any, batch: Any, rng: Any) -> jax.Array:
+        inputs, targets = batch
+        return losses_of(task, model(inputs), targets).mean()
+
+    built = Trainer(MODELS[task.kind](task), loss_fn, optax.adam(LEARNING_RATE), run=folder / "short")
+    epoch, num_made = _endless(make_batches(task), task.num_steps), 0
+
+    def run(num_steps: int) -> None:
+        nonlocal num_made
+        num_made += num_steps
+        built.fit(epoch, num_train_steps=num_made)
 
     return run
 

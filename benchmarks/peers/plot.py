@@ -11,8 +11,15 @@ import numpy as np
 
 from benchmarks.peers.results import Results
 
-SHOWN = ("loss only", "K=1", "trackside", "every 1", "all on", "keras", "lightning")
-COLORS = {"loss only": "#9aa5b1", "K=1": "#7fb3d5", "trackside": "#1f6fb2", "every 1": "#5dade2", "all on": "#154360"}
+SHOWN = ("loss only", "K=1", "trackside", "every 1", "all on", "Trainer", "keras", "lightning")
+COLORS = {
+    "loss only": "#9aa5b1",
+    "K=1": "#7fb3d5",
+    "trackside": "#1f6fb2",
+    "every 1": "#5dade2",
+    "all on": "#154360",
+    "Trainer": "#48c9b0",
+}
 
 
 def draw(results: Results, path: Path) -> None:

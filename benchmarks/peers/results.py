@@ -120,6 +120,12 @@ TARGETS = (
     Target("defaults to a loop with the same device work, short steps", "trackside", "same work", 0.5, "short"),
     Target("defaults to a loop that computes the loss only, short steps", "trackside", "loss only", 0.7, "short"),
     Target(
+        "`Trainer` as it comes to a loop with the same device work, short steps", "Trainer", "same work", 0.5, "short"
+    ),
+    Target(
+        "`Trainer` as it comes to a loop that computes the loss only, short steps", "Trainer", "loss only", 0.7, "short"
+    ),
+    Target(
         "a row every step to a row every 50",
         "every 1",
         "trackside",
