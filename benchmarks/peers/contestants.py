@@ -103,7 +103,7 @@ CONTESTANTS = {
             _trackside(has_all=True),
             num_processes=3,
         ),
-        Contestant("Trainer", "trackside.Trainer as it comes: a row every step, CSV, checkpoints", _short),
+        Contestant("Trainer", "trackside.Trainer as it comes: a row every step, CSV, a checkpoint every epoch", _short),
         Contestant("keras by hand", "Keras' model and optimizer in a hand-written jitted step", _keras_by_hand),
         Contestant("keras", "Keras 3 on JAX, no bar", _keras(False), True, "keras by hand"),
         Contestant("keras bar", "Keras 3 on JAX, defaults", _keras(True), True, "keras by hand"),

@@ -203,6 +203,8 @@ class _CsvTable:
 
 def _number_lines(rows: Sequence[Sequence[float]]) -> bytes:
     """Rows of nothing but numbers: as arrays of JSON, which takes a twelfth of the time of `csv`."""
+    if not rows:
+        return b""
     try:
         lines = msgspec.json.encode(rows)
     except TypeError:  # a number of numpy's

@@ -19,17 +19,19 @@ class FirstArray(NamedTuple):
 
 def find_first_array(batch: Any) -> FirstArray:
     """How the examples of batches like this one are counted."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-        if np.ndim(leaf) and (get := build_getter(path)) is not None:
-            # numpy builds a shape each time it is asked; JAX keeps it
-            return FirstArray(get, len if type(leaf) is np.ndarray else _first_length)
-    return FirstArray(_no_array, len)
+    arrays = ((path, leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(batch) if np.ndim(leaf))
+    path, leaf = next(arrays, (None, None))
+    get = None if path is None else build_getter(path)
+    if get is None:
+        return FirstArray(first_array, len)
+    # numpy builds a shape each time it is asked; JAX keeps it
+    return FirstArray(get, len if type(leaf) is np.ndarray else _first_length)
+
+
+def first_array(batch: Any) -> Any:
+    """The first leaf of a batch that has a length, unlike a step size or a temperature; empty if there is none."""
+    return next((leaf for leaf in jax.tree.leaves(batch) if np.ndim(leaf)), ())
 
 
 def _first_length(array: Any) -> int:
     return array.shape[0]
-
-
-def _no_array(batch: Any) -> tuple[()]:
-    del batch
-    return ()

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.findings import Finding
 from trackside.logger import Logger
-from trackside.measured_run.first_array import find_first_array
+from trackside.measured_run.first_array import find_first_array, first_array
 from trackside.measured_run.training_time import TrainingTime
 from trackside.measured_run.verdicts import Verdicts
 from trackside.profiling.call_ends import CallEnds
@@ -127,9 +126,9 @@ class StepMeter:
         if getattr(getattr(batch, "inputs", None), "ndim", 0):
             self.count_samples = _count_inputs
             self._tokens_per_sample = _tokens_per_sample(batch.inputs)
-        elif arrays := _arrays(batch):
+        else:
             self.count_samples = _count_like(batch)
-            self._tokens_per_sample = _tokens_per_sample(arrays[0])
+            self._tokens_per_sample = _tokens_per_sample(first_array(batch))
 
     def totals(self) -> LedgerTotals:
         """What the ledger and the device's clock show now."""
@@ -249,7 +248,7 @@ def _count_inputs(batch: Any) -> int:
 
 
 def _count_first_array(batch: Any) -> int:
-    return next((len(array) for array in _arrays(batch)), 0)
+    return len(first_array(batch))
 
 
 def _count_like(batch: Any) -> Callable[[Any], int]:
@@ -263,11 +262,6 @@ def _count_like(batch: Any) -> Callable[[Any], int]:
             return _count_first_array(batch)
 
     return count
-
-
-def _arrays(batch: Any) -> list[Any]:
-    """The leaves of a batch that have a length; a step size or a temperature has none."""
-    return [leaf for leaf in jax.tree.leaves(batch) if np.ndim(leaf)]
 
 
 def _tokens_per_sample(leaf: Any) -> int:
