@@ -105,7 +105,6 @@ trainer = Trainer(
     OptimizerConfig(name="adam", scheduler=SchedulerConfig(name="constant", lr=1e-3)),
     batch=batches[0],
 )
-jax.block_until_ready(trainer.state.params)
 mark("initial state")
 trainer.train_model(batches[:1], batches[1:], num_train_steps=1)
 first = trainer.meter.first_step

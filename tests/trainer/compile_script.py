@@ -36,8 +36,11 @@ class Deep(nn.Module):
 
 
 if "killed" in words:
+    write = Path.write_bytes
 
     def die(self: Path, content: bytes) -> int:
+        if self.parent != Path(cache):
+            return write(self, content)
         with self.open("wb") as file:
             file.write(content[: len(content) // 2])
         os.kill(os.getpid(), signal.SIGKILL)

@@ -51,7 +51,7 @@ def init(module, parallel, tx=None, exmp_input: Any = INPUTS):
     def run_model_init(exmp_input, rng):
         return adapter.init({"params": rng, "dropout": rng}, exmp_input)
 
-    return init_carry(
+    first = init_carry(
         adapter,
         optax.adamw(1e-3) if tx is None else tx,
         run_model_init,
@@ -61,6 +61,7 @@ def init(module, parallel, tx=None, exmp_input: Any = INPUTS):
         parallel=parallel,
         named=lambda function, name: function,
     )
+    return first.make(), first.shardings
 
 
 @pytest.fixture(scope="module")

@@ -226,14 +226,12 @@ class Checkpoints:
             The step's record.
         """
         record = store.record(step)
-        carry = progress.carry
-        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), carry)
+        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), progress.form)
         saved_training.check_form(store, step, abstract, with_optimizer)
-        if deletes_first:
-            jax.tree.map(lambda leaf: leaf.delete(), carry.params)
-        carry = carry._replace(
-            **saved_training.load_state(store, step, abstract, engine.carry_shardings, with_optimizer)
-        )
+        if deletes_first and progress.is_made:
+            jax.tree.map(lambda leaf: leaf.delete(), progress.carry.params)
+        loaded = saved_training.load_state(store, step, abstract, engine.carry_shardings, with_optimizer)
+        carry = progress.with_fields(loaded)
         if with_optimizer:
             own = saved_training.own_loaders(record, self._processes)
             progress.restore(carry, record, own.get("train"))

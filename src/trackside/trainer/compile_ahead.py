@@ -1,14 +1,10 @@
 """The training step is compiled while something else is prepared: the evaluation step, the first batches.
 
-It is traced and lowered on the training's thread, as it would be by its first call. XLA then compiles it on another
-one, without the interpreter's lock, and the first call waits for what is left of that. JAX remembers the program with
-what was lowered, so the call finds it. If anything is different or fails, the call compiles as if nothing had happened,
-and errors come from there.
+The first call waits for what is left of that. JAX remembers the program with what was lowered, so the call finds it. If
+anything is different or fails, the call compiles as if nothing had happened, and errors come from there.
 """
 
-import contextlib
 import logging
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,14 +12,12 @@ import jax
 import numpy as np
 
 from trackside.callbacks import Callback
-from trackside.jax_internals import config_value
 from trackside.measured_run.in_ledger import ProgramCache
-from trackside.profiling.compiles import CompileEvent, compile_counter
 from trackside.profiling.ledger import Ledger
+from trackside.trainer.background_program import BackgroundProgram
 
 LOGGER = logging.getLogger(__name__)
 
-THREAD_NAME = "trackside-compile"
 EXAMPLE_NAME = "train_step for the example batch"
 """What the program is called unless a call makes use of it."""
 
@@ -44,26 +38,7 @@ class CompileAhead:
     def __init__(self, call: Any, args: tuple[Any, ...], batch: Any, ledger: Ledger, cache: ProgramCache | None):
         self._call = call
         self._form = form_of(batch)
-        self._ledger = ledger
-        self._counter = compile_counter()
-        self._event: CompileEvent | None = None
-        self._name = call.__name__
-        lowered = call.lower(*args)
-        spent = self._counter.hand_over(self._name)
-        # Not a daemon: XLA must not be cut off when the interpreter ends.
-        self._thread = threading.Thread(target=self._compile, args=(lowered, spent, cache), name=THREAD_NAME)
-        self._thread.start()
-
-    def _compile(self, lowered: Any, spent: tuple[float, float], cache: ProgramCache | None) -> None:
-        counter, number = self._counter, self._counter.num_compiles
-        counter.take_over(self._name, spent, EXAMPLE_NAME)
-        try:
-            with contextlib.nullcontext() if cache is None else cache.in_use():
-                lowered.compile()
-        except Exception:  # the first call fails too, where the user expects it
-            LOGGER.debug("%s could not be compiled ahead of its first call", self._name, exc_info=True)
-        own = (one for one in counter.events_after(number) if one.thread_id == threading.get_ident())
-        self._event = next((one for one in own if one.function == self._name), None)
+        self._program = BackgroundProgram(call, args, EXAMPLE_NAME, ledger, cache)
 
     def around(self, feed: Any, batch: Any) -> None:
         """Let the next call of a feed, and no later one, wait for the program.
@@ -83,20 +58,10 @@ class CompileAhead:
         def first(*args: Any) -> Any:
             if feed.call is first:
                 feed.call = call
-            self._wait()
+            self._program.wait()
             return call(*args)
 
         feed.call = first
-
-    def _wait(self) -> None:
-        if self._thread.is_alive():
-            self._ledger.begin_compiling()
-            try:
-                self._thread.join()
-            finally:
-                self._ledger.end_compiling()
-        if self._event is not None:
-            self._counter.adopt(self._event)
 
 
 def may_compile_ahead(hooks: Iterable[Callback], own: Any, base: type) -> bool:
@@ -107,8 +72,6 @@ def may_compile_ahead(hooks: Iterable[Callback], own: Any, base: type) -> bool:
         own: The trainer, with hooks of its own.
         base: The class whose hooks do nothing.
     """
-    if config_value("jax_disable_jit"):
-        return False
     if any(getattr(getattr(own, hook), "__func__", None) is not getattr(base, hook) for hook in _HOOKS):
         return False
     return not any(_runs_code_of_user(one) for one in hooks)

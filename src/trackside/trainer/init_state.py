@@ -1,8 +1,10 @@
 """The first training state, created where it belongs: no array is ever whole on one device first."""
 
+import contextlib
 import functools
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,6 +13,10 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 
 from trackside.errors import ConfigError
+from trackside.measured_run.in_ledger import ProgramCache, accounting
+from trackside.profiling.ledger import Ledger
+from trackside.profiling.ledger_totals import INITIAL_STATE
+from trackside.trainer.background_program import BackgroundProgram
 from trackside.trainer.batch import zeros_for_shape
 from trackside.trainer.loss_scale import first_loss_scale
 from trackside.trainer.models import ModelAdapter
@@ -27,6 +33,8 @@ from trackside.trainer.sharding import (
 from trackside.trainer.train_state import Carry
 from trackside.tree_paths import leaf_path
 
+LOGGER = logging.getLogger(__name__)
+
 _PASSES = "xla_backend_optimization_level"
 INITIAL_STATE_NAME = "initial state"
 """What the program is called that makes parameters and optimizer state."""
@@ -42,7 +50,7 @@ def init_carry(
     parallel: ParallelConfig,
     named: Callable[[Callable, str], Callable],
     precision: PrecisionConfig | None = None,
-) -> tuple[Carry, Carry]:
+) -> "FirstState":
     """Initialise parameters and optimizer on the mesh.
 
     Args:
@@ -57,7 +65,7 @@ def init_carry(
         precision: In which type parameters are kept, and whether the loss is scaled; None to keep them as they are.
 
     Returns:
-        The state, and its shardings.
+        The state, still to be made.
     """
     loss_scale = None if precision is None else precision.loss_scale
 
@@ -94,19 +102,76 @@ def init_carry(
     except ValueError:
         _check_metadata(adapter, make_variables, exmp_input, mesh)
         raise
-    specs = _carry_specs(jax.eval_shape(make_carry, exmp_input), adapter.partition_specs(boxed), mesh, parallel)
-    shardings = to_shardings(mesh, specs)
+    form = jax.eval_shape(make_carry, exmp_input)
+    shardings = to_shardings(mesh, _carry_specs(form, adapter.partition_specs(boxed), mesh, parallel))
+    form = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), form, shardings)
     _check_trainable(pop_params(adapter.unbox(boxed))[0])
     jit = functools.partial(jax.jit, out_shardings=shardings, compiler_options=_runs_once(mesh))
     if adapter.has_values:  # copies, since the first step overwrites them and the model is the user's
         params, others = pop_params(jax.tree.map(_strong_copy, make_variables(exmp_input)))
         placed = jax.device_put((params, others), (shardings.params, shardings.mutable_variables))
-        return named(jit(around), INITIAL_STATE_NAME)(*placed), shardings
+        return FirstState(jit(around), placed, form, shardings, named)
     if is_abstract:  # the zeros are made inside, and cost nothing if the model looks at shapes only
-        zeros_of = exmp_input
-        make = jit(lambda: make_carry(jax.tree.map(zeros_for_shape, zeros_of)))
-        return named(make, INITIAL_STATE_NAME)(), shardings
-    return named(jit(make_carry), INITIAL_STATE_NAME)(exmp_input), shardings
+
+        def make_from_zeros() -> Carry:
+            return make_carry(jax.tree.map(zeros_for_shape, exmp_input))
+
+        return FirstState(jit(make_from_zeros), (), form, shardings, named)
+    return FirstState(jit(make_carry), (exmp_input,), form, shardings, named)
+
+
+class FirstState:
+    """The state before the first step, which may be asked for before there is one.
+
+    Args:
+        call: Makes it; jitted.
+        args: What that takes.
+        form: What it looks like.
+        shardings: How it is spread over the mesh.
+        named: Gives the compiles of a function a name.
+    """
+
+    def __init__(
+        self,
+        call: Callable,
+        args: tuple[Any, ...],
+        form: Carry,
+        shardings: Carry,
+        named: Callable[[Callable, str], Callable],
+    ):
+        self.form = form
+        """Shapes, types and places of its arrays."""
+        self.shardings = shardings
+        self._call, self._args, self._named = call, args, named
+        self._program: BackgroundProgram | None = None
+        self._accounting: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+
+    def begin(self, ledger: Ledger, cache: ProgramCache | None) -> None:
+        """Compile it on another thread, while this one traces the training step, for which the form is enough.
+
+        Args:
+            ledger: Where the time is booked that it takes to wait for it, and to make it.
+            cache: Where compiled programs are kept; None for nowhere.
+        """
+        self._accounting = functools.partial(_spend_on_state, ledger, cache)
+        self._program = BackgroundProgram(self._call, self._args, INITIAL_STATE_NAME, ledger, cache)
+
+    def make(self) -> Carry:
+        """Make it, as soon as that is compiled."""
+        with self._accounting():
+            compiled = None if self._program is None else self._program.wait()
+            if compiled is not None:
+                try:
+                    return compiled(*self._args)
+                except Exception:  # such as in another context of JAX than the one in which it was compiled
+                    LOGGER.debug("the initial state could not be made by what was compiled for it", exc_info=True)
+            return self._named(self._call, INITIAL_STATE_NAME)(*self._args)
+
+
+@contextlib.contextmanager
+def _spend_on_state(ledger: Ledger, cache: ProgramCache | None) -> Iterator[None]:
+    with accounting(ledger, cache), ledger.spend(INITIAL_STATE):
+        yield
 
 
 def _runs_once(mesh: Mesh) -> dict[str, Any] | None:

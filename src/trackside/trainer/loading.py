@@ -97,7 +97,7 @@ def load_positions(trainer: "TrainerModule", record: Mapping[str, Any], *loaders
 
 
 def _has_optimizer(trainer: "TrainerModule") -> bool:
-    return trainer.progress.carry.opt_state is not None
+    return trainer.progress.form.opt_state is not None
 
 
 def build_from_checkpoint(

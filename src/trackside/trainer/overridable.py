@@ -21,7 +21,9 @@ from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import OTHER
 from trackside.profiling.sentinel import RecompileSentinel
 from trackside.text import a_type
+from trackside.trainer.background_program import may_compile_in_background
 from trackside.trainer.batch_placement import BatchPlacement
+from trackside.trainer.compile_cache import CompileCache
 from trackside.trainer.engine import Engine
 from trackside.trainer.evaluation import Evaluator
 from trackside.trainer.gradients import LossEvaluator
@@ -66,6 +68,7 @@ class Overridable:
     processes: Processes
     ledger: Ledger
     sentinel: RecompileSentinel
+    compile_cache: CompileCache | None
     exmp_batch: Any
     engine_class: type[Engine] = Engine
     """What the compiled calls are made by."""
@@ -205,7 +208,7 @@ class Overridable:
         Args:
             exmp_input: An input to the model from which shapes are inferred.
         """
-        carry, self.carry_shardings = init_carry(
+        first = init_carry(
             self.adapter,
             self.tx,
             self.run_model_init,
@@ -216,7 +219,12 @@ class Overridable:
             self.sentinel.named,
             self.precision,
         )
-        self.progress = Progress(carry)
+        self.carry_shardings = first.shardings
+        if may_compile_in_background(self.trainer_config.debug, self.processes):
+            first.begin(self.ledger, self.compile_cache)
+            self.progress = Progress(first)
+        else:
+            self.progress = Progress(first.make())
 
     def run_model_init(self, exmp_input: Any, init_rng: Any) -> dict[str, Any]:
         """Make the model's variables.
@@ -284,14 +292,14 @@ class Overridable:
         """
         if self._train_metric_shapes is None or batch is not None:
             batch = self.exmp_batch if batch is None else batch
-            self._train_metric_shapes = self.engine.train_layout(self.progress.carry, batch)
+            self._train_metric_shapes = self.engine.train_layout(self.progress.form, batch)
         return Metrics(self._train_metric_shapes)
 
     def init_eval_metrics(self, batch: Any = None) -> Metrics:
         """Evaluation metrics before any batch; see `init_train_metrics`."""
         if self._eval_metric_shapes is None or batch is not None:
             batch = self.exmp_batch if batch is None else batch
-            self._eval_metric_shapes = self.engine.eval_layout(self.progress.carry, batch)
+            self._eval_metric_shapes = self.engine.eval_layout(self.progress.form, batch)
         return Metrics(self._eval_metric_shapes)
 
     def _bind(self, mutable_variables: Any, rng: Any) -> Callable:

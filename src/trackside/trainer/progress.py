@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
+import jax
 import numpy as np
 
 from trackside.measured_run.training_time import TrainingTime
@@ -11,6 +12,7 @@ from trackside.metric_columns import NamedNumbers
 from trackside.metrics import HostMetrics, MetricLayout
 from trackside.metrics.row import MetricTotals, RowReader
 from trackside.trainer.cursor import Cursor
+from trackside.trainer.init_state import FirstState
 from trackside.trainer.steps_per_call import Program
 from trackside.trainer.train_data import TrainData
 from trackside.trainer.train_state import Carry
@@ -158,22 +160,52 @@ class Progress:
     """Everything of a training that changes and has to survive a kill. One object for the life of a trainer.
 
     Args:
-        carry: The initial state.
+        first: The initial state, or what makes it when it is asked for.
     """
 
-    def __init__(self, carry: Carry):
-        self.begin_at(carry, 0)
+    def __init__(self, first: Carry | FirstState):
+        if isinstance(first, FirstState):
+            self.begin_at(first.form, 0)
+            self._first = first
+        else:
+            self.begin_at(first, 0)
 
     @property
     def carry(self) -> Carry:
         """The state. A loader that asks for it while it makes a batch is known to follow the training."""
         self.data.note_look()
+        self.make_first()
         return self.held
 
     @carry.setter
     def carry(self, carry: Carry) -> None:
         self.held = carry
-        """The state, for the loop itself, which need not be told from a loader."""
+        """The state, for the loop itself, which need not be told from a loader; its form before it is made."""
+        self._first: FirstState | None = None
+
+    @property
+    def form(self) -> Carry:
+        """The state, or what it looks like as long as it is not made."""
+        return self.held
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there is a state."""
+        return self._first is None
+
+    def make_first(self) -> None:
+        """Make the initial state, unless there is a state already."""
+        if self._first is not None:
+            self.carry = self._first.make()
+
+    def with_fields(self, fields: Mapping[str, Any]) -> Carry:
+        """The state with other fields. If nothing of the initial state is left in it, that need not be made.
+
+        Args:
+            fields: Their values by name.
+        """
+        kept = [getattr(self.form, name) for name in Carry._fields if name not in fields]
+        return (self.carry if jax.tree.leaves(kept) else self.form)._replace(**fields)
 
     def begin_at(self, carry: Carry, step: int) -> None:
         """Be at a step of which nothing but the state is known."""

@@ -200,11 +200,11 @@ class TrainerModule(Overridable):
 
     def get_num_params(self) -> int:
         """The number of parameters in the model."""
-        return parameter_table.count_params(self.progress.carry.params)
+        return parameter_table.count_params(self.progress.form.params)
 
     def tabulate_params(self) -> str:
         """A table of the parameters: shape, dtype, sharding, weight decay, count."""
-        return parameter_table.tabulate_params(self.progress.carry.params, self.optimizer_config)
+        return parameter_table.tabulate_params(self.progress.form.params, self.optimizer_config)
 
     @in_ledger
     def calibrate_peak(self) -> None:

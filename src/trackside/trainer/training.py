@@ -24,6 +24,7 @@ from trackside.profiling.ledger_totals import SETUP
 from trackside.profiling.timers import profiler_writes_to
 from trackside.run_layout import CHECKPOINTS_FOLDER
 from trackside.schedule import NEVER
+from trackside.trainer.background_program import may_compile_in_background
 from trackside.trainer.batch import DataloaderModule, num_bytes_of
 from trackside.trainer.compile_ahead import CompileAhead, form_of, may_compile_ahead
 from trackside.trainer.feed import first_call
@@ -153,7 +154,7 @@ class Training:
             return locks.pop_all()
 
     def _check(self) -> None:
-        if self._trainer.progress.carry.opt_state is None:
+        if self._trainer.progress.form.opt_state is None:
             raise ConfigError("state: it has no optimizer state, so it can be evaluated but not trained")
         if MAX_STEPS < self._goal.last_step < NEVER:
             raise ConfigError(
@@ -193,6 +194,7 @@ class Training:
             try:
                 with self._trainer.ledger.spend(SETUP):
                     self._announce()
+                    self._trainer.progress.make_first()
                 caught.enter_context(interrupts)
                 with self._watchdog():
                     loop.run()
@@ -311,8 +313,7 @@ class Training:
         """Begin to compile the training step, if what it is compiled for is known already."""
         trainer = self._trainer
         if (
-            trainer.trainer_config.debug
-            or trainer.processes.are_several
+            not may_compile_in_background(trainer.trainer_config.debug, trainer.processes)
             or self._goal.is_reached(trainer.progress.cursor)
             or not may_compile_ahead(trainer.callbacks, trainer, Overridable)
         ):
@@ -324,7 +325,7 @@ class Training:
                 return None
             engine.compiled_ahead.add(program)
             call, args = first_call(engine, plan.layout, plan.steps_per_call, batch)
-            args = (trainer.progress.carry, engine.fresh_vector(plan.layout), *args)
+            args = (trainer.progress.form, engine.fresh_vector(plan.layout), *args)
             return CompileAhead(call, args, batch, trainer.ledger, trainer.compile_cache)
         except Exception:  # the first call fails too, and its batch is the one to be named then
             LOGGER.debug("the training step could not be traced ahead of its first call", exc_info=True)
@@ -333,7 +334,7 @@ class Training:
     def _choose_steps_per_call(self, layout: MetricLayout, hooks: CallbackList) -> StepsPerCall:
         trainer, engine, progress = self._trainer, self._trainer.engine, self._trainer.progress
         wanted = trainer.trainer_config.steps_per_call
-        cost = None if wanted == 1 else engine.step_cost(layout, progress.carry)
+        cost = None if wanted == 1 else engine.step_cost(layout, progress.form)
         if wanted not in (1, "auto") and cost is not None and not cost.keeps_form:
             raise ConfigError(
                 f"steps_per_call={wanted}: the training step changes the type or shape of an array of the state, so "
