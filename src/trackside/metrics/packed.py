@@ -118,8 +118,10 @@ class MetricRecorder:
         self.default_log_modes = default_log_modes
         self.only_default = only_default
         self.layout: MetricLayout | None = None
-
-    num_steps = np.uint32(0)
+        self.num_steps: Any = np.uint32(0)
+        """The number of steps before, as in `Metrics`."""
+        self.updates: list[dict[str, Any]] = []
+        """What `update` was called with, with the log modes split off."""
 
     def update(
         self,
@@ -129,8 +131,8 @@ class MetricRecorder:
         mean_as_sum: jax.Array | bool = False,
     ) -> "MetricRecorder":
         """Record the metrics of the step."""
-        del finite, mean_as_sum
         metrics, own_modes = split_log_modes(step_metrics)
+        self.updates.append({"step_metrics": metrics, "finite": finite, "mean_as_sum": mean_as_sum})
         modes = {} if self.only_default else {**own_modes, **(log_modes or {})}
         self.layout = MetricLayout.of(metrics, modes, self.default_log_modes)
         return self

@@ -106,7 +106,7 @@ class _ThreadPhases(threading.local):
         self.books: list[CompileBook] = []
         """Who hears when the thread begins and ends to compile."""
         self.traced: tuple[str, float] | None = None
-        """Function and seconds of the last trace, until something is lowered: a trace may lead to nothing."""
+        """Function and seconds of the last traces, until something is lowered: a trace may lead to nothing."""
         self.labels: dict[str, str] = {}
         """What to call the next compile of a function."""
         self.lowered: dict[str, tuple[float, float]] = {}
@@ -240,7 +240,8 @@ class CompileCounter:
         if thread.open:
             thread.open[-1].nested_s += duration_s
         if kind == _TRACE:
-            thread.traced = (function, own_s)
+            before_s = thread.traced[1] if thread.traced is not None and thread.traced[0] == function else 0.0
+            thread.traced = (function, before_s + own_s)
         elif kind == _LOWER:
             thread.lowered[function] = (phase.trace_s, own_s)
             while len(thread.lowered) > _MAX_LOWERED:

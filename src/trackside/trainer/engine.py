@@ -27,11 +27,15 @@ from trackside.trainer.looped_convolutions import fast_in_loops
 from trackside.trainer.models import ModelAdapter
 from trackside.trainer.sharding import batch_axes, optimizer_specs, replicated, to_shardings, use_mesh_in_trace
 from trackside.trainer.step_functions import EvalStep, TrainStep
+from trackside.trainer.step_trace import StepTrace, trace_step
 from trackside.trainer.steps_per_call import StepCost
 from trackside.trainer.train_state import Carry, TrainState, to_carry, view_carry
 
 TRAIN_CALL_NAME = "train_call"
 """What the compiled training step is called in traces and in messages about compilation."""
+
+EVAL_CALL_NAME = "eval_call"
+"""The same of the evaluation step."""
 
 OPTIMIZER_STATE_NAME = "optimizer state"
 """What the program is called that makes the state of a transformation that was added to the optimizer."""
@@ -107,10 +111,25 @@ class Engine:
 
     def train_layout(self, carry: Carry, batch: Any) -> MetricLayout:
         """The metrics of the training step, learned by tracing it, so that it compiles only once."""
-        layout, outline = self._discover(self.train_step, carry, batch, MetricRecorder(self.train_log_modes))
-        self._outlines[layout] = outline
+
+        def step(carry: Carry, batch: Any, metrics: Any) -> tuple[Carry, Any]:
+            state, metrics = self.train_step(self.view(carry), batch, metrics)
+            return to_carry(state), metrics
+
+        layout, trace = self._discover(step, carry, batch, MetricRecorder(self.train_log_modes), TRAIN_CALL_NAME)
+        self._outlines[layout] = None if trace is None else trace.jaxpr
+        if trace is not None and trace.can_replay:
+            self._traces[layout] = trace
         self._costs.pop(layout, None)
         return layout
+
+    @functools.cached_property
+    def _traces(self) -> dict[MetricLayout, StepTrace]:
+        return {}
+
+    def forget_traces(self) -> None:
+        """Trace the training step anew for programs from now on: what the user's code does may have changed."""
+        self._traces.clear()
 
     @functools.cached_property
     def _outlines(self) -> dict[MetricLayout, Any]:
@@ -128,7 +147,8 @@ class Engine:
             return None
         if layout not in self._costs:
             forms = jax.tree.map(_plain_form, jax.tree.leaves(carry))
-            self._costs[layout] = _cost_of(outline, carry, [_plain_form(leaf) for leaf in outline.out_avals] == forms)
+            results = [_plain_form(leaf) for leaf in outline.out_avals[: len(forms)]]  # what is logged comes after it
+            self._costs[layout] = _cost_of(outline, carry, results == forms)
         return self._costs[layout]
 
     @functools.cached_property
@@ -137,9 +157,13 @@ class Engine:
 
     def eval_layout(self, carry: Carry, batch: Any) -> MetricLayout:
         """The metrics of the evaluation step."""
+
+        def step(carry: Carry, batch: Any, metrics: Any) -> tuple[None, Any]:
+            return None, self.eval_step(self.view(carry), batch, metrics)
+
         recorder = MetricRecorder(("mean_nopostfix",), only_default=True)
-        layout, outline = self._discover(self.eval_step, carry, batch, recorder)
-        self._eval_outlines[layout] = outline
+        layout, trace = self._discover(step, carry, batch, recorder, EVAL_CALL_NAME)
+        self._eval_outlines[layout] = None if trace is None else trace.jaxpr
         return layout
 
     @functools.cached_property
@@ -151,24 +175,21 @@ class Engine:
         outline = self._eval_outlines.get(layout)
         return None if outline is None else _cost_of(outline, carry._replace(opt_state=None), keeps_form=True)
 
-    def _discover(self, step: Callable, carry: Carry, batch: Any, recorder: MetricRecorder) -> tuple[MetricLayout, Any]:
-        """Trace a step function without running it. In debug mode it is run: the user's code may look at values.
+    def _discover(
+        self, step: Callable, carry: Carry, batch: Any, recorder: MetricRecorder, name: str
+    ) -> tuple[MetricLayout, StepTrace | None]:
+        """The metrics of a step function, and its trace. In debug mode it is run, since its code may look at values."""
 
-        Returns:
-            Its metrics, and the jaxpr that leads from a state to the next; None in debug mode.
-        """
-
-        def trace(carry: Carry, batch: Any) -> Any:
+        def on_mesh(*args: Any) -> Any:
             with use_mesh_in_trace(self.mesh):
-                result = step(self.view(carry), batch, recorder)
-            return to_carry(result[0]) if isinstance(result, tuple) else None
+                return step(*args)
 
-        outline = None
+        trace = None
         if self.debug:
-            step(self.view(carry), jax.tree.map(zeros_for_shape, batch), recorder)
+            step(carry, jax.tree.map(zeros_for_shape, batch), recorder)
         else:
-            outline = jax.make_jaxpr(trace)(carry, batch)
-        return recorder.layout if recorder.layout is not None else MetricLayout(()), outline
+            trace = trace_step(on_mesh, carry, batch, recorder, name)
+        return recorder.layout if recorder.layout is not None else MetricLayout(()), trace
 
     def fresh_vector(self, layout: MetricLayout) -> Any:
         """The metrics before any step, on the device. Never donated, so that one serves every reset."""
@@ -191,7 +212,11 @@ class Engine:
         return self._train_calls[layout]
 
     def _make_step(self, layout: MetricLayout, carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
-        state, metrics = self.train_step(self.view(carry), batch, Metrics(layout, vector))
+        metrics, trace = Metrics(layout, vector), self._traces.get(layout)
+        if trace is not None and trace.fits(carry, batch):
+            carry, metrics = trace.replay(carry, batch, metrics)
+            return carry, metrics.vector
+        state, metrics = self.train_step(self.view(carry), batch, metrics)
         return to_carry(state), metrics.vector
 
     def compile_step(self, layout: MetricLayout, name: str) -> TrainCall:

@@ -286,6 +286,7 @@ class Training:
 
     def _build_loop(self, instruments: Instruments) -> TrainLoop:
         trainer, config, validates = self._trainer, self._trainer.trainer_config, self._val_loader is not None
+        trainer.engine.forget_traces()
         layout = trainer.init_train_metrics().layout
         hooks = CallbackList([OwnHooks(trainer), *trainer.callbacks], trainer.ledger)
         steps_per_call = self._choose_steps_per_call(layout, hooks)
@@ -306,6 +307,7 @@ class Training:
             skips_bad_batches=config.skip_bad_batches,
         )
         compiling = self._compile_ahead(plan)
+        trainer.engine.forget_traces()
         validate, logger = self._validate, trainer.logger
         return TrainLoop(trainer.engine, trainer.progress, plan, hooks, validate, logger, instruments, compiling)
 

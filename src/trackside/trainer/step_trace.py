@@ -1,0 +1,81 @@
+"""What a step function does, as a jaxpr. Tracing runs the user's code, which takes seconds for a large model.
+
+The step is traced to learn its metrics. The program of the first call is then made from that, instead of from the
+user's code once more.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from trackside.metrics.packed import MetricRecorder, Metrics
+from trackside.trainer.train_state import Carry
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """A step function that was traced."""
+
+    jaxpr: core.ClosedJaxpr
+    """What leads from a state, a batch and the number of steps before to the next state, then to what is logged."""
+    inputs: Any
+    """The tree of its inputs."""
+    outputs: Any
+    """The tree of its outputs."""
+    can_replay: bool
+    """Whether all that it does with the metrics is to add those of the step."""
+
+    def fits(self, carry: Carry, batch: Any) -> bool:
+        """Whether it was traced for arrays of these forms."""
+        leaves, tree = jax.tree.flatten((carry, batch, np.uint32(0)))
+        return tree == self.inputs and [_form(jax.typeof(leaf)) for leaf in leaves] == [
+            _form(kind) for kind in self.jaxpr.in_avals
+        ]
+
+    def replay(self, carry: Carry, batch: Any, metrics: Metrics) -> tuple[Carry, Metrics]:
+        """Make the step.
+
+        Args:
+            carry: The state.
+            batch: The batch.
+            metrics: Those of the steps before.
+        """
+        leaves = jax.tree.leaves((carry, batch, metrics.num_steps))
+        results = map(jnp.asarray, core.jaxpr_as_fun(self.jaxpr)(*leaves))  # constants come as NumPy's
+        state, update = jax.tree.unflatten(self.outputs, results)
+        with jax.named_scope("metrics"):
+            return state, metrics.update(**update)
+
+
+def trace_step(step: Callable, carry: Carry, batch: Any, recorder: MetricRecorder, name: str) -> StepTrace:
+    """Trace a step function without running it.
+
+    Args:
+        step: Leads from a state, a batch and metrics to the next state and metrics.
+        carry: The state, or its form.
+        batch: The batch, or its form.
+        recorder: Takes the place of the metrics.
+        name: What the program will be called that this is for.
+    """
+    is_whole = False
+
+    def traced(carry: Carry, batch: Any, num_steps: jax.Array) -> tuple[Any, Any]:
+        nonlocal is_whole
+        recorder.num_steps = num_steps
+        state, metrics = step(carry, batch, recorder)
+        is_whole = metrics is recorder and len(recorder.updates) == 1
+        return state, recorder.updates[0] if is_whole else None
+
+    traced.__name__ = traced.__qualname__ = name
+    inputs = carry, batch, np.uint32(0)
+    jaxpr, shapes = jax.make_jaxpr(traced, return_shape=True)(*inputs)
+    return StepTrace(jaxpr, jax.tree.structure(inputs), jax.tree.structure(shapes), is_whole)
+
+
+def _form(kind: Any) -> tuple[tuple[int, ...], Any, bool]:
+    return kind.shape, kind.dtype, kind.weak_type

@@ -1,0 +1,97 @@
+"""The user's code of a training step is traced once, and the program of the first call is made from that trace."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.trainer.tiny import MSETrainer, make_loader, make_trainer, rows_of
+from trackside.logger import LoggerConfig
+
+
+class Counting(MSETrainer):
+    """Counts how often its code is traced for training, and has a factor that the code depends on."""
+
+    num_traces = 0
+    factor = 1.0
+
+    def loss_function(self, params, apply_fn, batch, rng, train=True):
+        self.num_traces += train
+        loss, rest = super().loss_function(params, apply_fn, batch, rng, train=train)
+        return loss * self.factor, rest
+
+
+class Changing(Counting):
+    """Changes what its code does before the first step."""
+
+    def on_training_start(self) -> None:
+        self.factor = 0.0
+
+
+class Reading(MSETrainer):
+    """Has a step of its own that logs how many steps came before in the row."""
+
+    def create_training_step_function(self) -> Any:
+        step = super().create_training_step_function()
+
+        def own_step(state: Any, batch: Any, metrics: Any) -> Any:
+            num_before = metrics.num_steps
+            loss = jnp.mean((state.apply_fn({"params": state.params}, batch.inputs) - batch.targets) ** 2)
+            state, _ = step(state, batch, _Ignored())
+            return state, metrics.update({"loss": loss, "before": {"value": num_before, "log_modes": ["single"]}})
+
+        return own_step
+
+
+class _Ignored:
+    """Metrics that nobody wants."""
+
+    def update(self, *args: Any, **kwargs: Any) -> "_Ignored":
+        return self
+
+
+def weights(trainer: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(trainer.state.params)]
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 2, "auto"])
+def test_code_of_the_user_is_traced_once(steps_per_call: Any) -> None:
+    """To learn the metrics, and not once more for the program."""
+    trainer = make_trainer(Counting, steps_per_call=steps_per_call)
+    trainer.train_model(make_loader(4), make_loader(2), num_epochs=2)
+    assert trainer.num_traces == 1
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 2])
+def test_what_hooks_change_is_traced(steps_per_call: int) -> None:
+    """A hook before the first step decides what the step computes, although the metrics were learned before it."""
+    trainer = make_trainer(Changing, steps_per_call=steps_per_call)
+    before = weights(trainer)
+    trainer.train_model(make_loader(4), num_epochs=1)
+    assert trainer.num_traces == 2
+    for old, new in zip(before, weights(trainer), strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+def test_what_changed_since_the_metrics_were_learned_is_traced() -> None:
+    """Metrics that were asked for before training say nothing about what the code does in training."""
+    trainer = make_trainer(Counting, steps_per_call=1)
+    before = weights(trainer)
+    trainer.init_train_metrics()
+    trainer.factor = 0.0
+    trainer.train_model(make_loader(4), num_epochs=1)
+    for old, new in zip(before, weights(trainer), strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 4])
+def test_steps_before_are_counted_for_a_step_that_reads_them(tmp_path: Path, steps_per_call: int) -> None:
+    """They are those of the row, and not those that were known when it was traced."""
+    logger = LoggerConfig(log_path=tmp_path, log_every_n_steps=4)
+    trainer = make_trainer(Reading, logger=logger, steps_per_call=steps_per_call)
+    trainer.train_model(make_loader(8), num_epochs=1)
+    rows = [row["values"] for row in rows_of(tmp_path, "metrics") if row["mode"] == "train"]
+    assert [values["before_single"] for values in rows if "before_single" in values] == [3.0, 3.0]
