@@ -144,8 +144,8 @@ def _squares(leaf: jax.Array) -> jax.Array:
 
 
 def _magnitudes(leaf: jax.Array) -> jax.Array:
-    """In float32, also where the leaf has fewer bits."""
-    return jnp.abs(leaf).astype(jnp.float32)
+    """In float32, also where the leaf has fewer bits. Signs stay: to remove them takes a kernel for each leaf."""
+    return (jnp.abs(leaf) if jnp.iscomplexobj(leaf) else leaf).astype(jnp.float32)
 
 
 def _global_norm(tree: Any) -> jax.Array:
