@@ -42,11 +42,11 @@ def test_what_is_wanted_holds() -> None:
 
 
 def test_places_by_the_size_of_batches() -> None:
-    """Large batches take fewer places, and so do those on the device; a number of the user's is left alone."""
+    """Large batches take fewer places, and so do those that are listed; a number of the user's is left alone."""
     timed = choose()
     assert timed.capacity_for(0) == timed.capacity_for(1000) == 128
-    assert timed.capacity_for(1000, is_on_device=True) == 32
+    assert timed.capacity_for(1000, is_listed=True) == 32
     assert timed.capacity_for(512 << 10) == 32
     assert timed.capacity_for((512 << 10) + 1) == 1
     wanted = StepsPerCall("fused", 200)
-    assert wanted.capacity_for(1 << 30, is_on_device=True) == 200
+    assert wanted.capacity_for(1 << 30, is_listed=True) == 200

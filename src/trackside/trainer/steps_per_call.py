@@ -15,10 +15,10 @@ from typing import Literal
 AUTO_CAPACITY = 128
 """How many steps a call makes at most where nobody says how many."""
 AUTO_SMALL_CAPACITY = 32
-"""The same where each place in a call costs time even if it is not used, as batches on the device, each an argument."""
+"""The same where each place in a call costs time even if it is not used, as where each batch is an argument."""
 AUTO_OUTPUT_BYTES = 128 << 10
 """How large all that a call with more places gives back may be: every call fills it."""
-AUTO_CALL_S = 4e-3
+AUTO_CALL_S = 8e-3
 """How long such a call shall take: hooks, signals and progress bars wait for its end."""
 AUTO_STACK_BYTES = 16 << 20
 """How large the stacked batches of such a call may be."""
@@ -26,10 +26,10 @@ AUTO_MAX_BATCH_BYTES = 512 << 10
 """Copying a larger batch takes as long as the call that is saved."""
 AUTO_MAX_STEP_S = 2e-3
 """How long a step may take, by estimate, to be worth it."""
-_FLOPS_PER_S = 10e9
-_OTHER_FLOPS_PER_S = 2e9
-_BYTES_PER_S = 5e9
-"""What one or two cores do, roughly. Only for the estimate."""
+_FLOPS_PER_S = 100e9
+_OTHER_FLOPS_PER_S = 20e9
+_BYTES_PER_S = 50e9
+"""What two cores do, roughly: steps of 0.3 to 1.3 ms were estimated at 0.7 to 1.6 ms. Only for the estimate."""
 _NUM_RECENT = 5
 
 Program = Literal["plain", "fused"]
@@ -67,13 +67,13 @@ class StepsPerCall:
     makes_one: bool = False
     """Whether it makes one at a time all the same, since somebody acts on single steps."""
 
-    def capacity_for(self, num_bytes: int, is_on_device: bool = False) -> int:
-        """How many steps a call makes at most on batches of this size, on the host or on the device."""
+    def capacity_for(self, num_bytes: int, is_listed: bool = False) -> int:
+        """How many steps a call makes at most on batches of this size, each of them an argument if they are listed."""
         if not self.is_timed:
             return self.capacity
         if num_bytes > AUTO_MAX_BATCH_BYTES:
             return 1
-        capacity = min(self.capacity, AUTO_SMALL_CAPACITY) if is_on_device else self.capacity
+        capacity = min(self.capacity, AUTO_SMALL_CAPACITY) if is_listed else self.capacity
         return min(capacity, AUTO_STACK_BYTES // max(num_bytes, 1))
 
 
