@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.trainer.tiny import make_loader
@@ -17,13 +18,25 @@ def on_device(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("capacity", [2, 3, 16])
-def test_where_a_batch_lies_decides_how_it_is_used(capacity: int) -> None:
-    """One on the device is a call of its own, however many of the host come before it."""
-    batches = [on_device(batch) if index % 3 == 0 else batch for index, batch in enumerate(make_loader(12))]
+def test_a_key_makes_a_batch_a_call_of_its_own(capacity: int) -> None:
+    """NumPy cannot hold it; which other batches come before does not matter."""
+    with_keys = [(jax.random.key(number), jnp.zeros(4)) for number in range(4)]
+    batches = [with_keys[at // 3] if at % 3 == 0 else batch for at, batch in enumerate(make_loader(12))]
     collector = BatchCollector(StepsPerCall("fused", capacity), lambda batch: None, lambda: 0.0)
     found = [(one.stack is not None, one.num_batches) for one in collector.collect(batches)]
     assert sum(number for is_stacked, number in found if is_stacked) == 8
     assert sum(number for is_stacked, number in found if not is_stacked) == 4
+
+
+def test_batches_on_the_device_share_calls() -> None:
+    """On a CPU, they are stacked like those of the host."""
+    batches = make_loader(6)
+    collector = BatchCollector(StepsPerCall("fused", 6), lambda batch: None, lambda: 0.0)
+    found: list[np.ndarray] = []
+    for collected in collector.collect([on_device(batch) for batch in batches]):
+        assert collected.stack is not None
+        found.extend(collected.stack.stacked().inputs[: collected.num_batches].copy())
+    np.testing.assert_array_equal(found, [batch.inputs for batch in batches])
 
 
 def test_a_batch_fits_those_that_lie_where_it_does() -> None:

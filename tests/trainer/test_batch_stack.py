@@ -88,12 +88,43 @@ def test_batches_of_another_form_are_left(kind: str, num_before: int) -> None:
         np.testing.assert_array_equal(leaf[: 1 + num_before], expected)
 
 
-def test_batches_on_the_device() -> None:
+@pytest.fixture
+def on_device() -> list[Any]:
+    return [jax.tree.map(jnp.asarray, _arrays(number)) for number in range(3)]
+
+
+def test_batches_on_the_device(on_device: list[Any]) -> None:
     """Batches on the device are listed up to the first that is elsewhere."""
-    batches = [jax.tree.map(jnp.asarray, _arrays(number)) for number in range(3)]
-    form = BatchForm.of(*tree_flatten(batches[0]))
+    form = BatchForm.of(*tree_flatten(on_device[0]))
     assert form is not None
     listed = BatchList(form, 4)
     listed.begin()
-    assert listed.add_all([*batches, _arrays(4)]) == 3
-    assert listed.stacked() == (*batches, batches[-1])
+    assert listed.add_all([*on_device, _arrays(4)]) == 3
+    assert listed.stacked() == (*on_device, on_device[-1])
+
+
+def test_batches_on_a_device_that_is_the_host(on_device: list[Any]) -> None:
+    """They are collected as on any device, and stacked in the end."""
+    form = BatchForm.of(*tree_flatten(on_device[0]))
+    assert form is not None
+    listed = BatchList(form, 4, BatchStack(form, 4))
+    listed.begin()
+    assert listed.add_all([*on_device, _arrays(4)]) == 3
+    for place, leaf in enumerate(listed.stacked()):
+        np.testing.assert_array_equal(leaf[:3], np.stack([batch[place] for batch in on_device]))
+
+
+@pytest.mark.parametrize(
+    ("batch", "is_listed"),
+    [
+        (lambda: _arrays(0), (False, False)),
+        (lambda: jax.tree.map(jnp.asarray, _arrays(0)), (True, False)),
+        (lambda: (jax.random.key(0), jnp.zeros(3)), (True, True)),
+        (lambda: (jnp.zeros(3, jnp.bfloat16), jnp.zeros(3, bool)), (True, False)),
+    ],
+)
+def test_what_a_call_takes_as_it_is(batch: Callable[[], Any], is_listed: tuple[bool, bool]) -> None:
+    """Arrays of an accelerator, and on a CPU what NumPy cannot hold."""
+    form = BatchForm.of(*tree_flatten(batch()))
+    assert form is not None
+    assert (form.is_listed(device_is_host=False), form.is_listed(device_is_host=True)) == is_listed

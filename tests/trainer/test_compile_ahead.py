@@ -115,13 +115,21 @@ def test_hooks_of_the_user_come_before_the_trace(tmp_path, way):
     assert row["thread"] == "MainThread"
 
 
-@pytest.mark.parametrize(
-    ("steps_per_call", "example"), [(1, make_batch(4)), (2, make_batch(4)), (2, on_device(make_batch(8)))]
-)
-def test_an_example_of_another_form_is_said(tmp_path, caplog, steps_per_call, example):
+@pytest.mark.parametrize("steps_per_call", [1, 2])
+def test_an_example_on_the_device_will_do(tmp_path, caplog, steps_per_call):
+    """On a CPU, its program serves batches of the host as well."""
+    with caplog.at_level(logging.WARNING):
+        train(build(tmp_path, steps_per_call=steps_per_call, batch=on_device(make_batch(8))))
+    assert [row["function"] for row in compiles(tmp_path)].count("train_step") == 1
+    assert EXAMPLE_NAME not in [row["function"] for row in compiles(tmp_path)]
+    assert "compiled" not in caplog.text
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 2])
+def test_an_example_of_another_form_is_said(tmp_path, caplog, steps_per_call):
     """The program for the example batch has a name of its own, and the step's first compile is no recompile."""
     with caplog.at_level(logging.WARNING):
-        trainer = train(build(tmp_path, steps_per_call=steps_per_call, batch=example))
+        trainer = train(build(tmp_path, steps_per_call=steps_per_call, batch=make_batch(4)))
     names = [row["function"] for row in compiles(tmp_path)]
     assert names.count("train_step") == 1
     assert set(names) <= {"initial state", "eval_step", "train_step", EXAMPLE_NAME}

@@ -1,6 +1,6 @@
 """Collects the batches of an evaluation or a prediction for calls that take several.
 
-Batches that cannot be stacked come one by one: those on the device, with numbers of Python's own, or very large ones.
+Batches that cannot be stacked come one by one: those with numbers of Python's own or keys of JAX, or very large ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -80,7 +80,7 @@ class BatchCollector:
 
     def _stack_of(self, batch: Any, leaves: list[Any], structure: Any) -> BatchStack | None:
         form = BatchForm.of(leaves, structure)
-        if form is None or form.is_on_device:
+        if form is None or form.is_listed(device_is_host=True):  # elsewhere, no call takes several
             return None
         if form not in self._stacks:
             self._check(batch)

@@ -33,12 +33,8 @@ class BatchForm(NamedTuple):
         if not leaves or not all(_can_be_stacked(leaf) for leaf in leaves):
             return None
         is_on_device = all(isinstance(leaf, jax.Array) for leaf in leaves)
-        dtypes = tuple(leaf.dtype for leaf in leaves)
-        if not is_on_device and not all(
-            jax.numpy.issubdtype(dtype, np.number) or dtype == np.bool_ for dtype in dtypes
-        ):
-            return None
-        return cls(structure, tuple(leaf.shape for leaf in leaves), dtypes, is_on_device)
+        form = cls(structure, tuple(leaf.shape for leaf in leaves), tuple(leaf.dtype for leaf in leaves), is_on_device)
+        return form if is_on_device or form.is_numeric else None
 
     def fits(self, leaves: list[Any], structure: Any) -> bool:
         """Whether a batch has this form."""
@@ -54,6 +50,19 @@ class BatchForm(NamedTuple):
                 return False
         # In which program a batch is used must not depend on the batches before it.
         return self.is_on_device == (num_on_device == len(leaves))
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all leaves are numbers, which NumPy can hold, unlike JAX's keys."""
+        return all(jax.numpy.issubdtype(dtype, np.number) or dtype == np.bool_ for dtype in self.dtypes)
+
+    def is_listed(self, device_is_host: bool) -> bool:
+        """Whether a call takes the batches as they are, instead of all in one array for each leaf.
+
+        Args:
+            device_is_host: Whether the device is the host, so that NumPy reads its arrays where they are.
+        """
+        return self.is_on_device and not (device_is_host and self.is_numeric)
 
     @property
     def num_bytes(self) -> int:
@@ -110,7 +119,7 @@ class BatchStack:
                 is_checked = form.fits(leaves, structure)  # some kinds of arrays have that form as well
                 if not is_checked:
                     return False
-            buffer[index] = leaf
+            buffer[index] = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
         self._num_held = index + 1
         return True
 
@@ -134,6 +143,8 @@ class BatchStack:
         expected = self._structure_of(batches[0], len(batches))
         if expected is None or structure != expected:
             return False
+        if self.form.is_on_device:
+            leaves = [np.asarray(leaf) for leaf in leaves]
         columns = [leaves[place :: len(self._buffers)] for place in range(len(self._buffers))]
         for (_, shape, dtype), column in zip(self._buffers, columns, strict=True):
             if not _can_be_joined(column, shape, dtype):
@@ -171,11 +182,14 @@ class BatchList:
     Args:
         form: The form.
         capacity: How many batches fit.
+        stack: Where they are stacked if the device is the host, once all are collected: they may still be computed.
+            That is faster than a program with an argument for each.
     """
 
-    def __init__(self, form: BatchForm, capacity: int):
+    def __init__(self, form: BatchForm, capacity: int, stack: BatchStack | None = None):
         self.form = form
         self.capacity = capacity
+        self._stack = stack
         self.room = 1
         """How many batches the next call may take."""
         self._is_given_up = False
@@ -201,10 +215,16 @@ class BatchList:
 
     def stacked(self) -> Any:
         """As many batches as the program takes; the last one fills the places of those that are not there."""
-        return (*self._batches, *[self._batches[-1]] * (self.capacity - len(self._batches)))
+        if self._stack is None:
+            return (*self._batches, *[self._batches[-1]] * (self.capacity - len(self._batches)))
+        self._stack.begin()
+        self._stack.add_all(self._batches)
+        return self._stack.stacked()
 
     def hold_until(self, report: Any) -> None:
-        """Nothing has to be held: JAX does that for its own arrays."""
+        """Keep what the call reads until a report is there. JAX does that for its own arrays."""
+        if self._stack is not None:
+            self._stack.hold_until(report)
 
 
 def _add_each(stack: BatchStack | BatchList, batches: list[Any]) -> int:

@@ -67,6 +67,11 @@ class Engine:
     """From a state, the parameters to evaluate instead of its own; it may give None for those."""
     processes: Processes = JAX_PROCESSES
 
+    @functools.cached_property
+    def device_is_host(self) -> bool:
+        """Whether it runs on one CPU device of one process, whose arrays NumPy reads where they are."""
+        return self.mesh.size == 1 and not self.processes.are_several and self.mesh.devices.flat[0].platform == "cpu"
+
     # --- states -------------------------------------------------------------------------------------------------------
 
     @functools.cached_property

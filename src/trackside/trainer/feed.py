@@ -187,7 +187,8 @@ class FusedFeed:
         stack.add(leaves, structure)
         self.num_steps = self._fill(stack, min(room, self._max_length, self._pace.length(self.num_steps), stack.room))
         self._stack, self._plan = stack, self._plan_of(stack.capacity, step)
-        self._fused = self._engine.fused_call(self._layout, stack.capacity, stack.form.is_on_device)
+        is_listed = stack.form.is_listed(self._engine.device_is_host)
+        self._fused = self._engine.fused_call(self._layout, stack.capacity, is_listed)
         self.call = self._call_fused
         return stack.stacked()
 
@@ -200,7 +201,7 @@ class FusedFeed:
         """Bring what was taken on its way to the device."""
         if self._stack is None:
             return self._placement.place_train(batches)
-        if self._stack.form.is_on_device:
+        if self._stack.form.is_listed(self._engine.device_is_host):
             return tuple(self._placement.place_train(batch) for batch in batches)
         return self._placement.place_stacked(batches)
 
@@ -304,10 +305,17 @@ class FusedFeed:
             check_leaves(batch)  # JAX itself takes some for what they are not, once it has compiled the call
             while len(self._stacks) >= _MAX_FORMS:
                 del self._stacks[next(iter(self._stacks))]
-            capacity = self._chosen.capacity_for(form.num_bytes, form.is_on_device)
-            kind = BatchList if form.is_on_device else BatchStack
-            self._stacks[form] = kind(form, capacity) if capacity > 1 else None
+            self._stacks[form] = self._build_stack(form)
         return self._stacks[form]
+
+    def _build_stack(self, form: BatchForm) -> BatchStack | BatchList | None:
+        is_listed = form.is_listed(self._engine.device_is_host)
+        capacity = self._chosen.capacity_for(form.num_bytes, is_listed)
+        if capacity == 1:
+            return None
+        if not form.is_on_device:
+            return BatchStack(form, capacity)
+        return BatchList(form, capacity, None if is_listed else BatchStack(form, capacity))
 
     def _plan_of(self, capacity: int, step: int) -> Any:
         """The plan of the call, on the device, where equal ones are made once."""
@@ -334,12 +342,13 @@ def first_call(
         batch: An example of the loader's batches.
     """
     form = None if chosen.program == "plain" else BatchForm.of(*tree_flatten(_with_values(batch)))
-    capacity = 1 if form is None else chosen.capacity_for(form.num_bytes, form.is_on_device)
-    if form is None or capacity == 1:
+    is_listed = form is not None and form.is_listed(engine.device_is_host)
+    capacity = 1 if form is None else chosen.capacity_for(form.num_bytes, is_listed)
+    if capacity == 1:
         return engine.train_call(layout), (batch_form(batch),)
     plan = engine.on_all_devices(plan_steps(capacity, 1, 0, -1))
-    batches = (batch_form(batch),) * capacity if form.is_on_device else stacked_form(batch, capacity)
-    return engine.fused_call(layout, capacity, form.is_on_device), (plan, batches)
+    batches = (batch_form(batch),) * capacity if is_listed else stacked_form(batch, capacity)
+    return engine.fused_call(layout, capacity, is_listed), (plan, batches)
 
 
 def _with_values(batch: Any) -> Any:

@@ -8,8 +8,6 @@ cannot be stacked are evaluated one by one (`batch_collector.py`).
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-import jax
-
 from trackside.trainer.batch import num_bytes_of
 from trackside.trainer.batch_collector import BatchCollector, Collected
 from trackside.trainer.engine import Engine
@@ -89,8 +87,7 @@ def choose_batches_per_call(
         find_cost: Says what is done for a batch; None where nothing is compiled.
         output_bytes: The size of what is given back for a batch.
     """
-    is_safe = jax.default_backend() == "cpu" and engine.mesh.size == 1 and not engine.processes.are_several
-    cost = find_cost() if is_safe and wanted != 1 else None
+    cost = find_cost() if engine.device_is_host and wanted != 1 else None
     if cost is None or names_operations():
         return StepsPerCall()
     if wanted != "auto":
