@@ -8,6 +8,7 @@ NAMES = (
     "loop_overhead",
     "library_cost",
     "own_loop",
+    "fused_own_loop",
     "looped_convolutions",
     "growth",
     "idle_callbacks",

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from benchmarks.interleaved import race
-from trackside.trainer.looped_convolutions import in_fast_order
+from trackside.fusing.looped_convolutions import in_fast_order
 
 NUM_STEPS = 32
 Layer = Callable[[], nn.Module]

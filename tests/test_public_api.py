@@ -32,6 +32,8 @@ PUBLIC = {
         "errors",
         "events",
         "findings",
+        "fuse_steps",
+        "fusing",
         "load_config",
         "logger",
         "measured_run",

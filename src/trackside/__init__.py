@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         errors,
         events,
         findings,
+        fusing,
         logger,
         measured_run,
         metrics,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
     from trackside.config import ConfigDict, apply_overrides, load_config, register, save_config
     from trackside.errors import TracksideError
+    from trackside.fusing import fuse_steps
     from trackside.logger import Logger, LoggerConfig
     from trackside.measured_run import run
     from trackside.runs import Run, open_run
@@ -68,6 +70,8 @@ _EXPORTS = {
     "errors": None,
     "events": None,
     "findings": None,
+    "fuse_steps": "fusing",
+    "fusing": None,
     "load_config": "config",
     "logger": None,
     "measured_run": None,
@@ -107,6 +111,8 @@ __all__ = [
     "errors",
     "events",
     "findings",
+    "fuse_steps",
+    "fusing",
     "load_config",
     "logger",
     "measured_run",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.trainer.tiny import make_loader
+from trackside.fusing.batch_stack import BatchForm
 from trackside.trainer.batch_collector import BatchCollector
-from trackside.trainer.batch_stack import BatchForm
 from trackside.trainer.steps_per_call import StepsPerCall
 
 

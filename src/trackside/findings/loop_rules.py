@@ -151,7 +151,7 @@ def _is_busy_accelerator(facts: RunFacts, time: JudgedTime) -> bool:
 def _larger_steps(facts: RunFacts) -> str:
     now = "" if facts.batch_size is None else f" (a batch has {facts.batch_size:,} examples now)"
     if facts.is_own_loop:
-        return f"use larger batches{now}, or run several updates in one jitted call: run.step(..., steps_per_call=K)"
+        return f"use larger batches{now}, or make several steps in a call (trackside.fuse_steps)"
     if facts.loaders and facts.can_fuse_steps is False:  # it does already, or convolutions would be slow in a loop
         return f"use larger batches{now}, so that each call does more work"
     if facts.loaders:  # the trainer's own loop

@@ -18,6 +18,7 @@ from jax.profiler import StepTraceAnnotation
 
 from trackside.callbacks import CallbackList
 from trackside.clock import Clock
+from trackside.fusing import FusedSteps
 from trackside.measured_run.call_output import CallOutput
 from trackside.measured_run.host_time import HostTime
 from trackside.measured_run.measured_object import MeasuredObject, is_plain_function
@@ -108,6 +109,8 @@ class CallBook:
         owner = getattr(function, "measured_by", None)
         if owner is not None and owner.is_closed:  # as in a cell of a notebook that is run again
             function = function.__wrapped__  # type: ignore[attr-defined]
+        fused = function if isinstance(function, FusedSteps) and steps_per_call else None
+        steps_per_call = steps_per_call if fused is None else fused.steps_per_call
         made = StepFunction(function, name, steps_per_call)
         self.functions.append(made)
         host, meter, now, calls, window = (
@@ -171,7 +174,9 @@ class CallBook:
                     return result  # pyright: ignore[reportPossiblyUnboundVariable]
                 raise
             num_samples, num_steps = host.num_samples, steps_per_call
-            if num_steps > 1 and num_steps == host.stack[0]:
+            if fused is not None:
+                num_steps = fused.num_steps
+            elif num_steps > 1 and num_steps == host.stack[0]:
                 num_steps, num_samples = made.count_stacked(num_samples, host.stack[1], result)
             call_s, waits_s, batch_s = host.call_s, host.waits_s, host.batch_s
             if waits_s is None:
@@ -206,7 +211,8 @@ class CallBook:
                 window.append(record)
             if counter.num_events != num_events or is_new:
                 is_new = False
-                self._account_compile(record, made, args, kwargs, num_events, started_s)
+                shown = args if fused is None else fused.describe(args)
+                self._account_compile(record, made, shown, kwargs, num_events, started_s)
             elif started_s > ends.next_watch_s and report is not None:
                 ends.watch(record)
                 host.watch_computing(record)

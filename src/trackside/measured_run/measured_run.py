@@ -18,6 +18,9 @@ from trackside.errors import ConfigError, MetricError
 from trackside.findings import Finding
 from trackside.findings.facts import OWN_LOOP
 from trackside.findings.silencing import checked_ids
+from trackside.fusing.batch_copies import is_trusted
+from trackside.fusing.batch_groups import BatchGroups
+from trackside.fusing.fused_function import checked_steps_per_call
 from trackside.logger import Logger, LoggerConfig
 from trackside.measured_run.call_book import CallBook
 from trackside.measured_run.closing import RunEnd
@@ -208,21 +211,26 @@ class MeasuredRun:
         shown = name or getattr(function, "__name__", "") or getattr(inner, "__name__", type(inner).__name__)
         return self._book.measure(function, shown, steps_per_call)
 
-    def batches(self, loader: Any) -> Any:
+    def batches(self, loader: Any, steps_per_call: int | None = None) -> Any:
         """Measure how long the loop waits for each batch of a loader.
 
         A pass that does not begin inside of another counts as an epoch.
 
         Args:
             loader: Any iterable of batches. It is not changed.
+            steps_per_call: Give lists of up to as many batches of one form, for a function of `trackside.fuse_steps`.
 
         Returns:
-            The loader to iterate over instead, with its length and its other attributes.
+            The loader to iterate over instead, with its other attributes, and its length unless it gives lists.
 
         Raises:
             DataError: It cannot be iterated over.
+            ConfigError: `steps_per_call` is no number of steps.
         """
-        return measure_batches(loader, self._passes)
+        measured = measure_batches(loader, self._passes)
+        if steps_per_call is None:
+            return measured
+        return BatchGroups(measured, checked_steps_per_call(steps_per_call), is_trusted(loader))
 
     def log(
         self,

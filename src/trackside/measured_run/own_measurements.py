@@ -13,6 +13,7 @@ import numpy as np
 
 from trackside.errors import ConfigError
 from trackside.findings.facts import HOST
+from trackside.fusing import FusedSteps
 from trackside.logger import Logger
 from trackside.measured_run.array_owners import owners_of
 from trackside.measured_run.call_output import COMPLETE, CallOutput
@@ -41,6 +42,11 @@ def check_step(function: Any, steps_per_call: Any, name: Any = "") -> None:
         )
     if not isinstance(steps_per_call, Integral) or isinstance(steps_per_call, bool) or steps_per_call < 0:
         raise ConfigError(f"steps_per_call: expected a number of steps, 0 or more; got {steps_per_call!r}")
+    if isinstance(function, FusedSteps) and steps_per_call not in (0, 1, function.steps_per_call):
+        raise ConfigError(
+            f"steps_per_call={steps_per_call}: fuse_steps has made this function for up to {function.steps_per_call} "
+            "steps, and how many a call makes is known; leave it out"
+        )
     if not isinstance(name, str):
         raise ConfigError(f"run.step: name={name!r}: expected text, or leave it out for the name of the function")
 
@@ -118,9 +124,17 @@ class StepFunction:
         args, kwargs = self._forms
         return trace(*args, **kwargs)
 
+    @property
+    def program(self) -> str | None:
+        """The name under which JAX compiles it; None for what is not compiled as a whole."""
+        is_fused = isinstance(self.function, FusedSteps)
+        return self.function.__name__ if is_fused else jitted_name(self.function)
+
     @functools.cached_property
     def flops(self) -> float | None:
-        """The model's own FLOPs of a call; None where they cannot be counted."""
+        """The model's own FLOPs of a call, of as many steps as it makes at most; None where they cannot be counted."""
+        if isinstance(self.function, FusedSteps) and self.function.outline is not None:
+            return count_flops(self.function.outline).model_flops * self.steps_per_call
         traced = self.traced()
         return None if traced is None else count_flops(traced).model_flops
 
@@ -193,7 +207,7 @@ class OwnMeasurements(StepMeasurements):
             events: What that call has compiled.
         """
         operations = [event.function for event in events if event.is_operation]
-        if jitted_name(made.function) is None and len(set(operations)) >= MIN_EAGER_KINDS:
+        if made.program is None and len(set(operations)) >= MIN_EAGER_KINDS:
             compiled = {"num_operations": len(operations), "num_programs": len(events) - len(operations)}
             self._eager_steps[made.name] = compiled
             self._logger.log_environment({"eager_steps": dict(self._eager_steps)})
@@ -210,7 +224,7 @@ class OwnMeasurements(StepMeasurements):
     def program(self) -> str | None:
         """The compiled program, if the step is one jitted function."""
         called = self._called
-        name = jitted_name(called[0].function) if len(called) == 1 else None
+        name = called[0].program if len(called) == 1 else None
         return None if name is None else _NOT_IN_NAMES.sub("_", f"jit_{name}").rstrip("_")
 
     def memory_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:

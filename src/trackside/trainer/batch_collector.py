@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from trackside.trainer.batch_stack import BatchForm, BatchStack
-from trackside.trainer.buffer_guard import copied_batch
+from trackside.fusing.batch_copies import copied_batch
+from trackside.fusing.batch_stack import BatchForm, BatchStack
 from trackside.trainer.steps_per_call import Pace, StepsPerCall
 
 MAX_FORMS = 4

@@ -12,9 +12,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.tree_util import tree_flatten
 
-from trackside.profiling.timers.timed_loader import without_timers
+from trackside.fusing.batch_copies import copied_batch, is_trusted
 
 LOGGER = logging.getLogger(__name__)
 
@@ -122,17 +121,6 @@ class AheadGuard(BufferGuard):
 
     def _has_given_up_last(self) -> bool:
         return any(leaf.is_deleted() for leaf in self._last_on_device)
-
-
-def is_trusted(loader: Any) -> bool:
-    """Whether a loader runs no code between batches, so that it cannot write into them."""
-    return isinstance(without_timers(loader), list | tuple)
-
-
-def copied_batch(batch: Any) -> Any:
-    """The batch with copies of its numpy arrays, which a loader could write into. Paid for at every step by some."""
-    leaves, structure = tree_flatten(batch)
-    return structure.unflatten([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves])
 
 
 def _owner_of(array: np.ndarray) -> Callable[[], Any]:

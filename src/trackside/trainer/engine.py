@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from trackside.fusing.looped_convolutions import fast_in_loops
 from trackside.metrics import MetricLayout, Metrics
 from trackside.metrics.packed import MetricRecorder
 from trackside.processes import JAX_PROCESSES, Processes
@@ -23,7 +24,6 @@ from trackside.trace.flops import count_flops
 from trackside.trainer.batch import zeros_for_shape
 from trackside.trainer.batch_placement import BatchPlacement
 from trackside.trainer.fused_steps import evaluate_batches, predict_batches, run_planned_steps
-from trackside.trainer.looped_convolutions import fast_in_loops
 from trackside.trainer.models import ModelAdapter
 from trackside.trainer.sharding import batch_axes, optimizer_specs, replicated, to_shardings, use_mesh_in_trace
 from trackside.trainer.step_functions import EvalStep, TrainStep

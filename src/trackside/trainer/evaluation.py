@@ -15,11 +15,12 @@ import jax
 import numpy as np
 
 from trackside.errors import DataError
+from trackside.fusing.batch_copies import is_trusted
 from trackside.measured_run.batch_size import batch_size
 from trackside.metrics import MetricLayout, Metrics
 from trackside.schedule import NEVER
 from trackside.trainer.batch_collector import BatchCollector
-from trackside.trainer.buffer_guard import AheadGuard, BufferGuard, is_trusted
+from trackside.trainer.buffer_guard import AheadGuard, BufferGuard
 from trackside.trainer.engine import Engine
 from trackside.trainer.first_look import FirstLook
 from trackside.trainer.fused_evaluation import FusedEvaluation, choose_batches_per_call

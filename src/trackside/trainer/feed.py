@@ -16,11 +16,12 @@ import jax
 import numpy as np
 from jax.tree_util import tree_flatten
 
+from trackside.fusing.batch_copies import copied_batch
+from trackside.fusing.batch_stack import BatchForm, BatchList, BatchStack
 from trackside.measured_run.interrupts import StopRequest
 from trackside.metrics import MetricLayout
 from trackside.trainer.batch import check_leaves
-from trackside.trainer.batch_stack import BatchForm, BatchList, BatchStack
-from trackside.trainer.buffer_guard import BufferGuard, copied_batch
+from trackside.trainer.buffer_guard import BufferGuard
 from trackside.trainer.compile_ahead import batch_form, stacked_form
 from trackside.trainer.engine import Engine, FusedCall, TrainCall
 from trackside.trainer.fused_steps import plan_steps

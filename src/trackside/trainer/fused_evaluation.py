@@ -8,10 +8,10 @@ cannot be stacked are evaluated one by one (`batch_collector.py`).
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
+from trackside.fusing.loops import names_operations
 from trackside.trainer.batch import num_bytes_of
 from trackside.trainer.batch_collector import BatchCollector, Collected
 from trackside.trainer.engine import Engine
-from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.steps_per_call import StepCost, StepsPerCall, choose_steps_per_call
 
 Call = Callable[[Any, Any], Any]

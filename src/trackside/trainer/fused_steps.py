@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from trackside.fusing.loops import item_at, with_item
 from trackside.metrics import MetricLayout
 from trackside.metrics.layout import NOT_FINITE
 
@@ -72,7 +73,7 @@ def run_planned_steps(
 
     def make_step(loop: tuple) -> tuple:
         index, carry, vector, reports = loop
-        batch = _batch_at(batches, index)
+        batch = item_at(batches, index)
         with jax.named_scope("metrics"):
             vector = jnp.where(plan[index] == STEP_AFTER_ROW, layout.initial, vector)
         carry, vector = step(carry, vector, batch)
@@ -102,7 +103,7 @@ def evaluate_batches(
 
     def evaluate_next(loop: tuple) -> tuple:
         index, vector = loop
-        return index + 1, evaluate(vector, _batch_at(batches, index))
+        return index + 1, evaluate(vector, item_at(batches, index))
 
     return jax.lax.while_loop(lambda loop: loop[0] < num_batches, evaluate_next, (jnp.int32(0), vector))[1]
 
@@ -116,26 +117,17 @@ def predict_batches(predict: Callable[[Any], Any], num_batches: jax.Array, batch
         batches: A batch whose leaves have one more dimension in front.
     """
     capacity = len(jax.tree.leaves(batches)[0])
-    forms = jax.eval_shape(lambda batches: predict(_batch_at(batches, 0)), batches)
+    forms = jax.eval_shape(lambda batches: predict(item_at(batches, 0)), batches)
     outputs = jax.tree.map(lambda form: jnp.zeros((capacity, *form.shape), form.dtype), forms)
 
     def predict_next(loop: tuple) -> tuple:
         index, outputs = loop
-        found = predict(_batch_at(batches, index))
+        found = predict(item_at(batches, index))
         with jax.named_scope("outputs"):
-            outputs = jax.tree.map(lambda whole, part: _with_part(whole, part, index), outputs, found)
+            outputs = jax.tree.map(lambda whole, part: with_item(whole, part, index), outputs, found)
         return index + 1, outputs
 
     return jax.lax.while_loop(lambda loop: loop[0] < num_batches, predict_next, (jnp.int32(0), outputs))[1]
-
-
-def _with_part(whole: jax.Array, part: Any, index: Any) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(whole, jnp.asarray(part, whole.dtype), index, 0)
-
-
-def _batch_at(batches: Any, index: Any) -> Any:
-    with jax.named_scope("batch"):
-        return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), batches)
 
 
 def num_steps_made(report: np.ndarray) -> int:
@@ -147,9 +139,3 @@ def first_not_finite(report: np.ndarray) -> int | None:
     """Which step of a call was not finite, counted from 0; None if all were."""
     found = np.flatnonzero(report[:, 0] & NOT_FINITE)
     return int(found[0]) if found.size else None
-
-
-def names_operations() -> bool:
-    """Whether JAX is to name the operation that was not finite first, which it cannot do inside a loop."""
-    # Names that JAX adds at run time.
-    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # pyright: ignore[reportAttributeAccessIssue]

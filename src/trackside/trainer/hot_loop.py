@@ -12,13 +12,14 @@ import numpy as np
 from jax.profiler import StepTraceAnnotation
 
 from trackside.callbacks import CallbackList
+from trackside.fusing.batch_copies import is_trusted
 from trackside.logger import Logger
 from trackside.profiling.call_record import STEP_MARKER, CallRecord
 from trackside.profiling.compiles import CompileCounter, compile_counter
 from trackside.profiling.ledger_totals import DATA_WAIT, DEVICE_WAIT
 from trackside.schedule import Every
 from trackside.trainer.batch import num_bytes_of
-from trackside.trainer.buffer_guard import BufferGuard, is_trusted
+from trackside.trainer.buffer_guard import BufferGuard
 from trackside.trainer.compile_ahead import CompileAhead
 from trackside.trainer.completed_calls import CompletedCalls
 from trackside.trainer.engine import Engine

@@ -9,6 +9,7 @@ import jax
 
 from trackside.callbacks import CallbackList, ModelCheckpoint
 from trackside.errors import ConfigError, NonFiniteError
+from trackside.fusing.loops import names_operations
 from trackside.measured_run.batch_size import loader_length
 from trackside.measured_run.closing import RunEnd
 from trackside.measured_run.in_ledger import accounting
@@ -28,7 +29,6 @@ from trackside.trainer.background_program import may_compile_in_background
 from trackside.trainer.batch import DataloaderModule, num_bytes_of
 from trackside.trainer.compile_ahead import CompileAhead, form_of, may_compile_ahead
 from trackside.trainer.feed import first_call
-from trackside.trainer.fused_steps import names_operations
 from trackside.trainer.goal import Goal
 from trackside.trainer.inflight_window import smallest_window
 from trackside.trainer.kept_memory import KeptMemory

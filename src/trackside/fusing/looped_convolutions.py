@@ -12,9 +12,9 @@ import jax
 from jax import lax
 from jax.extend import core
 
+from trackside.fusing.loops import names_operations
 from trackside.trace.flops import has_primitive
 from trackside.trace.saved_values import inner_jaxprs
-from trackside.trainer.fused_steps import names_operations
 
 CONVOLUTION = "conv_general_dilated"
 _LOOPS = ("scan", "while")

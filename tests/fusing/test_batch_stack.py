@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax.tree_util import tree_flatten
 
+from trackside.fusing.batch_stack import BatchForm, BatchList, BatchStack
 from trackside.trainer import Batch
-from trackside.trainer.batch_stack import BatchForm, BatchList, BatchStack
 
 NUM = 6
 

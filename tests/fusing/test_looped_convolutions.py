@@ -11,8 +11,8 @@ import pytest
 from jax import lax
 
 from tests.trainer.tiny import make_loader, make_trainer
+from trackside.fusing.looped_convolutions import CONVOLUTION, fast_in_loops, in_fast_order
 from trackside.trace.saved_values import inner_jaxprs
-from trackside.trainer.looped_convolutions import CONVOLUTION, fast_in_loops, in_fast_order
 
 KINDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "one dimension": ((2, 9, 3), (3, 3, 4), {"dimension_numbers": ("NHC", "HIO", "NHC")}),
