@@ -1,5 +1,6 @@
 import errno
 import importlib
+import math
 import os
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from tests.fork_server import run
 from trackside.errors import ConfigError, MissingExtraError
 from trackside.logger import TensorBoardLogger, TensorBoardLoggerConfig
+from trackside.metric_columns import MetricColumns
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard.*")
 
@@ -112,6 +114,21 @@ def test_several_rows_at_once(tmp_path, read_tensorboard):
     tool.finalize("success")
     events = read_tensorboard(tmp_path).Scalars("train/loss")
     assert [(event.step, event.value) for event in events] == [(step, 0.5 * step) for step in range(5)]
+
+
+def test_several_rows_by_column(tmp_path, read_tensorboard):
+    """Rows of the same metrics are read as those that are written one by one, also where numbers are not finite."""
+    tool = TensorBoardLogger(tmp_path)
+    tool.setup()
+    losses, norms, steps = [0.5, math.nan, math.inf], [0.0, -1.0, 2.0], [7, 300, 1 << 40]
+    flat = [value for row in zip(losses, norms, strict=True) for value in row]
+    tool.log_metrics_columns(MetricColumns(("loss", "norm"), flat, steps, [1, 1, 2]), "train")
+    tool.log_metrics_columns(MetricColumns(("norm",), [3.0], [(1 << 40) + 1], [2]), "train")
+    tool.finalize("success")
+    found = {name: read_tensorboard(tmp_path).Scalars(f"train/{name}") for name in ("loss", "norm")}
+    assert [event.step for event in found["loss"]] == steps
+    np.testing.assert_array_equal([event.value for event in found["loss"]], losses)
+    assert [event.value for event in found["norm"]] == [*norms, 3.0]
 
 
 def test_a_full_disk_keeps_the_rows_that_fit(tmp_path, read_tensorboard):

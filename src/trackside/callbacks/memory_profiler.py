@@ -36,7 +36,7 @@ class MemoryProfileConfig(CallbackConfig):
     """Take a sample every N steps; -1 for one at the start only."""
     log_device_memory: bool = True
     """Whether to ask the devices' allocators."""
-    max_time_share: float = field(default=0.01, kw_only=True)
+    max_time_share: float = field(default=0.005, kw_only=True)
     """The share of the training's time that samples may take after the first hundred. Where N steps take less time than
     that needs, samples are further apart, by a multiple of N steps; 1 for samples at every N steps whatever they cost.
     Several processes always sample every N steps, since they have to stop at the same ones."""

@@ -11,7 +11,7 @@ from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import LOGGING
 
 MAX_HELD_ROWS = 128
-MAX_HELD_S = 0.02
+MAX_HELD_S = 0.05
 """How long the row of a completed step may wait to be written together with others."""
 
 ReadRows = Callable[[np.ndarray], Sequence[NamedNumbers]]

@@ -17,7 +17,7 @@ import numpy as np
 from trackside.clock import SYSTEM_CLOCK, Clock
 from trackside.errors import ConfigError
 from trackside.logger.tool import LoggerTool, LoggerToolsConfig, check_folder, tool_directory
-from trackside.metric_columns import MetricRow
+from trackside.metric_columns import MetricColumns, MetricRow
 from trackside.optional import require
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ class TensorBoardLogger(LoggerTool):
         """Log several rows, by one write."""
         self._file.write_all([(self._scalars(metrics, mode), step) for metrics, step, _ in rows])
 
+    def log_metrics_columns(self, columns: MetricColumns, mode: str) -> None:
+        """Log several rows that have the same metrics, by one write."""
+        tags = [self._tag(mode, name) for name in columns.names]
+        self._file.write_scalars(tags, columns.flat, columns.steps)
+
     def _scalars(self, metrics: dict[str, float], mode: str) -> Any:
         summary = self._summary.Summary
         return summary(
@@ -162,8 +167,20 @@ class _EventFile:
     def write_all(self, summaries: Sequence[tuple[Any, int]]) -> None:
         now = self._clock.timestamp()
         self._append(*(self._event(wall_time=now, step=step, summary=summary) for summary, step in summaries))
-        if self._clock.now() - self._last_sync >= self._flush_secs:
-            self.sync()
+        self._sync_if_due()
+
+    def write_scalars(self, tags: Sequence[str], flat: Sequence[float], steps: Sequence[int]) -> None:
+        """Write an event for each step, with a number for each tag. One event serves all: to make it takes longest."""
+        event = self._event(wall_time=self._clock.timestamp())
+        values = [event.summary.value.add(tag=tag) for tag in tags]
+        records = []
+        for at, step in enumerate(steps):
+            event.step = step
+            for value, number in zip(values, flat[at * len(tags) : (at + 1) * len(tags)], strict=True):
+                value.simple_value = number
+            records.append(self._record(event))
+        self._append_records(records)
+        self._sync_if_due()
 
     def restart(self, step: int) -> None:
         """Readers drop events from this step on that were written before."""
@@ -175,11 +192,17 @@ class _EventFile:
         os.fsync(self._fd)
         self._last_sync = self._clock.now()
 
+    def _sync_if_due(self) -> None:
+        if self._clock.now() - self._last_sync >= self._flush_secs:
+            self.sync()
+
     def close(self) -> None:
         os.close(self._fd)
 
     def _append(self, *events: Any) -> None:
-        records = [self._record(event) for event in events]
+        self._append_records([self._record(event) for event in events])
+
+    def _append_records(self, records: Sequence[bytes]) -> None:
         data = b"".join(records)
         num_written = os.write(self._fd, data)
         if num_written != len(data):
