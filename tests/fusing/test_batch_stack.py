@@ -120,6 +120,7 @@ def test_batches_on_a_device_that_is_the_host(on_device: list[Any]) -> None:
         (lambda: _arrays(0), (False, False)),
         (lambda: jax.tree.map(jnp.asarray, _arrays(0)), (True, False)),
         (lambda: (jax.random.key(0), jnp.zeros(3)), (True, True)),
+        (lambda: (jnp.zeros(3), jnp.full(3, 0.5)), (True, True)),
         (lambda: (jnp.zeros(3, jnp.bfloat16), jnp.zeros(3, bool)), (True, False)),
     ],
 )
@@ -128,3 +129,12 @@ def test_what_a_call_takes_as_it_is(batch: Callable[[], Any], is_listed: tuple[b
     form = BatchForm.of(*tree_flatten(batch()))
     assert form is not None
     assert (form.is_listed(device_is_host=False), form.is_listed(device_is_host=True)) == is_listed
+
+
+def test_a_type_that_gives_way_is_another_form() -> None:
+    """In a program, an array of such a type may lead to other types than one whose type is its own."""
+    weak, strong = (jnp.full(3, 0.5),), (jnp.full(3, 0.5, jnp.float32),)
+    forms = [BatchForm.of(*tree_flatten(batch)) for batch in (weak, strong)]
+    fits = [[form is not None and form.fits(*tree_flatten(batch)) for batch in (weak, strong)] for form in forms]
+    assert fits == [[True, False], [False, True]]
+    assert BatchForm.of(*tree_flatten((*weak, np.zeros(3, np.float32)))) is None

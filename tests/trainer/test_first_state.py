@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 import pytest
 
 from tests.trainer.tiny import MSETrainer, make_batch, make_loader, make_trainer, rows_of
@@ -117,6 +118,86 @@ def test_error_of_the_model_comes_from_the_constructor() -> None:
     """What is wrong with a model is known when the trainer is built."""
     with pytest.raises(ValueError, match="no such layer"):
         make_trainer(MSETrainer, Wrong)
+
+
+class Centered(nn.Module):
+    """A model whose first parameters depend on the example batch."""
+
+    config: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        return nn.Dense(1)(x - self.param("mean", lambda _: x.mean(axis=0)))
+
+
+def test_an_example_that_is_overwritten_later() -> None:
+    """The state is that of the example as it was when the trainer was built."""
+    example = make_batch(8)
+    expected = example.inputs.mean(axis=0)
+    trainer = make_trainer(MSETrainer, Centered, batch=example)
+    example.inputs[:] = 7.0
+    np.testing.assert_allclose(trainer.state.params["mean"], expected, rtol=1e-6)
+
+
+def test_an_example_that_is_given_up_later() -> None:
+    """An example on the device may be donated once the trainer is built."""
+    example = jax.tree.map(jax.numpy.asarray, make_batch(8))
+    expected = np.asarray(example.inputs).mean(axis=0)
+    trainer = make_trainer(MSETrainer, Centered, batch=example)
+    example.inputs.delete()
+    np.testing.assert_allclose(trainer.state.params["mean"], expected, rtol=1e-6)
+
+
+def test_an_error_while_the_state_is_made_comes_once() -> None:
+    """An initializer that fails is not run again."""
+    runs: list[int] = []
+
+    def fail() -> Any:
+        runs.append(1)
+        raise LookupError("no file with weights")
+
+    class Loading(nn.Module):
+        config: Any = None
+
+        @nn.compact
+        def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+            form = jax.ShapeDtypeStruct((1,), np.float32)
+            return nn.Dense(1)(x) + self.param("loaded", lambda _: jax.pure_callback(fail, form))
+
+    trainer = make_trainer(MSETrainer, Loading)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no file with weights"):
+        jax.block_until_ready(trainer.state.params)
+    assert len(runs) == 1
+
+
+def test_a_state_that_is_asked_for_where_nothing_is_compiled() -> None:
+    """It has the same bits."""
+    expected = jax.tree.map(np.asarray, build().state.params)
+    trainer = build()
+    with jax.disable_jit():
+        found = trainer.state.params
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_numbers_of_python_in_the_optimizer(tmp_path: Path) -> None:
+    """A state that an optimizer makes of them keeps a type that gives way, so that the step compiles once."""
+
+    def init(params: Any) -> Any:
+        return {"decay": 0.9, "trace": jax.tree.map(jax.numpy.zeros_like, params)}
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        trace = jax.tree.map(lambda old, grad: old * state["decay"] + grad, state["trace"], grads)
+        return jax.tree.map(lambda leaf: -0.05 * leaf, trace), {**state, "trace": trace}
+
+    class Decaying(MSETrainer):
+        def init_optimizer(self, optimizer_config: Any) -> None:
+            super().init_optimizer(optimizer_config)
+            self.tx = optax.GradientTransformation(init, update)
+
+    trainer = make_trainer(Decaying, logger=LoggerConfig(log_path=tmp_path), steps_per_call=2)
+    trainer.train_model(make_loader(4), num_epochs=1)
+    assert trainer.global_step == 4
+    assert [row["function"] for row in rows_of(tmp_path, "compile")].count("train_step") == 1
 
 
 def test_nothing_is_compiled_ahead_in_debug_mode(held_back: threading.Event) -> None:

@@ -545,3 +545,13 @@ def test_steps_that_were_made() -> None:
     report[:, 1] = [5, 0, 1, NOT_MADE]
     assert num_steps_made(report) == 3
     assert num_steps_made(report[:2]) == 2
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 2, "auto"])
+def test_batches_on_the_device_are_not_transferred(steps_per_call: Any) -> None:
+    """Training and validation on such batches pass a guard against transfers that nobody asked for."""
+    batches = [jax.device_put(batch) for batch in make_loader(4)]
+    trainer = make_trainer(batch=batches[0], steps_per_call=steps_per_call)
+    with jax.transfer_guard("disallow"):
+        trainer.train_model(batches, batches, num_epochs=2)
+    assert trainer.global_step == 8

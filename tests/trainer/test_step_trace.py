@@ -53,6 +53,28 @@ class _Ignored:
         return self
 
 
+class Scaling(MSETrainer):
+    """Has a step of its own that looks at the number of steps after its own was counted."""
+
+    def create_training_step_function(self) -> Any:
+        step = super().create_training_step_function()
+
+        def own_step(state: Any, batch: Any, metrics: Any) -> Any:
+            state, metrics = step(state, batch, metrics)
+            scale = 1 / (1 + jnp.asarray(metrics.num_steps, jnp.float32))
+            return state.replace(params=jax.tree.map(lambda leaf: leaf * scale, state.params)), metrics
+
+        return own_step
+
+
+class Discarding(MSETrainer):
+    """Has a step of its own whose metrics are those of before."""
+
+    def create_training_step_function(self) -> Any:
+        step = super().create_training_step_function()
+        return lambda state, batch, metrics: (step(state, batch, metrics)[0], metrics)
+
+
 def weights(trainer: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(trainer.state.params)]
 
@@ -95,3 +117,34 @@ def test_steps_before_are_counted_for_a_step_that_reads_them(tmp_path: Path, ste
     trainer.train_model(make_loader(8), num_epochs=1)
     rows = [row["values"] for row in rows_of(tmp_path, "metrics") if row["mode"] == "train"]
     assert [values["before_single"] for values in rows if "before_single" in values] == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 4])
+def test_a_step_is_counted_when_it_has_reported(steps_per_call: int) -> None:
+    """After `metrics.update`, the step itself is one of those that a step of the user's sees, however it was traced."""
+    with_hook = type("WithHook", (Scaling,), {"on_training_start": lambda self: None})
+    found = []
+    for kind in (Scaling, with_hook):  # with a hook before the first step, the step is traced once more
+        trainer = make_trainer(kind, steps_per_call=steps_per_call)
+        trainer.train_model(make_loader(4), num_epochs=1)
+        found.append(weights(trainer))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 4])
+def test_metrics_that_are_thrown_away_are_not_logged(tmp_path: Path, steps_per_call: int) -> None:
+    """What counts is what the step gives back."""
+    logger = LoggerConfig(log_path=tmp_path, log_every_n_steps=2)
+    trainer = make_trainer(Discarding, logger=logger, steps_per_call=steps_per_call)
+    trainer.train_model(make_loader(4), num_epochs=1)
+    assert not any("loss_mean" in row["values"] for row in rows_of(tmp_path))
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 2])
+def test_nothing_of_a_trace_is_kept(steps_per_call: int) -> None:
+    """JAX's own check for values that outlive their trace finds none."""
+    with jax.checking_leaks():
+        trainer = make_trainer(MSETrainer, steps_per_call=steps_per_call)
+        trainer.train_model(make_loader(3), num_epochs=1)
+    assert trainer.global_step == 3

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 from jax.tree_util import tree_flatten
 
@@ -17,3 +18,10 @@ def copied_batch(batch: Any) -> Any:
     """The batch with copies of its numpy arrays, which a loader could write into. Paid for at every step by some."""
     leaves, structure = tree_flatten(batch)
     return structure.unflatten([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves])
+
+
+def copied_leaf(leaf: Any) -> Any:
+    """A copy of an array, wherever it is: the original may be written to, or given up."""
+    if isinstance(leaf, jax.Array):
+        return jax.device_put(leaf, may_alias=False)  # without a program for it, as `leaf.copy()` has
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

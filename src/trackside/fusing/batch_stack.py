@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.tree_util import tree_flatten, tree_structure
 
+from trackside.fusing.loops import is_weak
+
 _ALIGNMENT = 64
 """Bytes to which JAX wants an array aligned that it takes without a copy."""
 
@@ -21,6 +23,8 @@ class BatchForm(NamedTuple):
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[Any, ...]
+    are_weak: tuple[bool, ...]
+    """Of each leaf, whether its type gives way to others, as that of `jnp.full(3, 0.5)`. NumPy has no such arrays."""
     is_on_device: bool
     """Whether all leaves are arrays of JAX, which are never written to."""
 
@@ -33,17 +37,18 @@ class BatchForm(NamedTuple):
         if not leaves or not all(_can_be_stacked(leaf) for leaf in leaves):
             return None
         is_on_device = all(isinstance(leaf, jax.Array) for leaf in leaves)
-        form = cls(structure, tuple(leaf.shape for leaf in leaves), tuple(leaf.dtype for leaf in leaves), is_on_device)
-        return form if is_on_device or form.is_numeric else None
+        shapes, dtypes = tuple(leaf.shape for leaf in leaves), tuple(leaf.dtype for leaf in leaves)
+        form = cls(structure, shapes, dtypes, tuple(map(is_weak, leaves)), is_on_device)
+        return form if is_on_device or form.is_for_numpy else None
 
     def fits(self, leaves: list[Any], structure: Any) -> bool:
         """Whether a batch has this form."""
         if structure != self.structure:
             return False
         num_on_device = 0
-        for leaf, shape, dtype in zip(leaves, self.shapes, self.dtypes, strict=True):
+        for leaf, shape, dtype, weak in zip(leaves, self.shapes, self.dtypes, self.are_weak, strict=True):
             if type(leaf) is not np.ndarray:
-                if not _can_be_stacked(leaf):
+                if not _can_be_stacked(leaf) or is_weak(leaf) != weak:
                     return False
                 num_on_device += isinstance(leaf, jax.Array)
             if leaf.shape != shape or leaf.dtype != dtype:
@@ -52,9 +57,10 @@ class BatchForm(NamedTuple):
         return self.is_on_device == (num_on_device == len(leaves))
 
     @property
-    def is_numeric(self) -> bool:
-        """Whether all leaves are numbers, which NumPy can hold, unlike JAX's keys."""
-        return all(jax.numpy.issubdtype(dtype, np.number) or dtype == np.bool_ for dtype in self.dtypes)
+    def is_for_numpy(self) -> bool:
+        """Whether NumPy can hold all leaves as they are: numbers of a type of their own, and no keys of JAX."""
+        is_numeric = all(jax.numpy.issubdtype(dtype, np.number) or dtype == np.bool_ for dtype in self.dtypes)
+        return is_numeric and not any(self.are_weak)
 
     def is_listed(self, device_is_host: bool) -> bool:
         """Whether a call takes the batches as they are, instead of all in one array for each leaf.
@@ -62,7 +68,7 @@ class BatchForm(NamedTuple):
         Args:
             device_is_host: Whether the device is the host, so that NumPy reads its arrays where they are.
         """
-        return self.is_on_device and not (device_is_host and self.is_numeric)
+        return self.is_on_device and not (device_is_host and self.is_for_numpy)
 
     @property
     def num_bytes(self) -> int:
@@ -144,6 +150,8 @@ class BatchStack:
         if expected is None or structure != expected:
             return False
         if self.form.is_on_device:
+            if any(map(is_weak, leaves)):
+                return False
             leaves = [np.asarray(leaf) for leaf in leaves]
         columns = [leaves[place :: len(self._buffers)] for place in range(len(self._buffers))]
         for (_, shape, dtype), column in zip(self._buffers, columns, strict=True):

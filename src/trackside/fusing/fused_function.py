@@ -18,7 +18,7 @@ from jax.extend import core
 from trackside.errors import ConfigError, DataError
 from trackside.fusing.batch_stack import BatchForm, BatchStack
 from trackside.fusing.looped_convolutions import fast_in_loops
-from trackside.fusing.loops import item_at, with_item
+from trackside.fusing.loops import is_weak, item_at, with_item
 from trackside.fusing.step_state import NumbersChangeError, StateForm, check_kept, take_apart
 from trackside.text import a_type
 
@@ -103,7 +103,7 @@ class FusedSteps:
             self._counted[state_form.tree] = self._counted.get(state_form.tree, frozenset()) | error.places
             leaves, state_form = take_apart(state, self._counted)
             program = self._program_for(state, leaves, state_form, batches[0], (form, is_listed))
-        leaves, outputs, made = program.call(leaves, np.int32(num_steps), placed)
+        leaves, outputs, made = program.call(leaves, jax.device_put(np.int32(num_steps)), placed)
         if stack is not None:
             stack.hold_until(made)
         self.num_steps = num_steps
@@ -158,7 +158,8 @@ class FusedSteps:
         stack.begin()
         if stack.add_all(batches) < len(batches):
             self._check_alike(form, batches)
-        return stack.stacked(), stack
+        stacked = stack.stacked()
+        return jax.device_put(stacked) if form.is_on_device else stacked, stack
 
     def _check_alike(self, form: BatchForm, batches: list[Any]) -> None:
         for index, batch in enumerate(batches):
@@ -198,7 +199,7 @@ class FusedSteps:
             carried, outputs = reader.read(self._function(*args, batch), args)
             new = take_apart(carried, self._counted)
             check_kept(self._function, state, new, (leaves, state_form))
-            return [_strong(leaf) for leaf in new[0]], jax.tree.map(jnp.asarray, outputs)
+            return [jnp.asarray(leaf) for leaf in new[0]], jax.tree.map(jnp.asarray, outputs)
 
         forms = jax.tree.map(_form_of_array, (leaves, batch))
         jaxpr, shapes = jax.make_jaxpr(make_step, return_shape=True)(*forms)
@@ -223,7 +224,7 @@ class FusedSteps:
                 return index + 1, leaves, outputs
 
             outputs = jax.tree.map(lambda one: jnp.zeros((capacity, *one.shape), one.dtype), shapes[1])
-            first = jnp.int32(0), [_strong(leaf) for leaf in leaves], outputs
+            first = jnp.int32(0), leaves, outputs
             index, leaves, outputs = jax.lax.while_loop(lambda loop: loop[0] < num_steps, next_step, first)
             return leaves, outputs, index
 
@@ -312,16 +313,10 @@ def _is_hashable(value: Any) -> bool:
 
 
 def _kind_of(leaf: Any) -> tuple[Any, ...]:
-    return np.shape(leaf), leaf.dtype
+    return np.shape(leaf), leaf.dtype, is_weak(leaf)
 
 
 def _form_of_array(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, jax.Array):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=is_weak(leaf))
     return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(leaf.dtype))
-
-
-def _strong(leaf: Any) -> Any:
-    """An array whose type is its own, as it is after a step."""
-    leaf = jnp.asarray(leaf)
-    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else jax.lax.convert_element_type(leaf, leaf.dtype)

@@ -17,6 +17,11 @@ def with_item(whole: jax.Array, item: Any, index: Any) -> jax.Array:
     return jax.lax.dynamic_update_index_in_dim(whole, jnp.asarray(item, whole.dtype), index, 0)
 
 
+def is_weak(leaf: Any) -> bool:
+    """Whether the type of an array gives way to others, as that of `jnp.full(3, 0.5)`. NumPy has no such arrays."""
+    return isinstance(leaf, jax.Array) and getattr(leaf, "weak_type", False)  # keys have no types of this kind
+
+
 def names_operations() -> bool:
     """Whether JAX is to name the operation that was not finite first, which it cannot do inside a loop."""
     # Names that JAX adds at run time.

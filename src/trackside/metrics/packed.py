@@ -117,11 +117,26 @@ class MetricRecorder:
     def __init__(self, default_log_modes: tuple[str, ...], only_default: bool = False):
         self.default_log_modes = default_log_modes
         self.only_default = only_default
-        self.layout: MetricLayout | None = None
         self.num_steps: Any = np.uint32(0)
         """The number of steps before, as in `Metrics`."""
-        self.updates: list[dict[str, Any]] = []
-        """What `update` was called with, with the log modes split off."""
+        self.updates: tuple[dict[str, Any], ...] = ()
+        """What `update` was called with to come here, with the log modes split off."""
+        self._first = self
+        self._layout: MetricLayout | None = None
+
+    @property
+    def layout(self) -> MetricLayout | None:
+        """The metrics of the last update since the first recorder, whatever came of it."""
+        return self._first._layout
+
+    def begin(self, num_steps: Any) -> "MetricRecorder":
+        """What takes the place of metrics that have seen some steps. The layout that it records is found here, too."""
+        return self._followed_by(num_steps, ())
+
+    def _followed_by(self, num_steps: Any, updates: tuple[dict[str, Any], ...]) -> "MetricRecorder":
+        new = MetricRecorder(self.default_log_modes, self.only_default)
+        new.num_steps, new.updates, new._first = num_steps, updates, self._first
+        return new
 
     def update(
         self,
@@ -132,10 +147,10 @@ class MetricRecorder:
     ) -> "MetricRecorder":
         """Record the metrics of the step."""
         metrics, own_modes = split_log_modes(step_metrics)
-        self.updates.append({"step_metrics": metrics, "finite": finite, "mean_as_sum": mean_as_sum})
         modes = {} if self.only_default else {**own_modes, **(log_modes or {})}
-        self.layout = MetricLayout.of(metrics, modes, self.default_log_modes)
-        return self
+        self._first._layout = MetricLayout.of(metrics, modes, self.default_log_modes)
+        update = {"step_metrics": metrics, "finite": finite, "mean_as_sum": mean_as_sum}
+        return self._followed_by(self.num_steps + np.uint32(1), (*self.updates, update))
 
 
 class _Parts:

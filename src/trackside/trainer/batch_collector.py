@@ -30,7 +30,9 @@ class Collected(NamedTuple):
     def arguments(self) -> tuple[np.int32, Any]:
         """What a call of several batches is given: how many there are, and all of them."""
         assert self.stack is not None
-        return np.int32(self.num_batches), self.stack.stacked()
+        arguments = np.int32(self.num_batches), self.stack.stacked()
+        # What was on the device stays so for those who guard against transfers that nobody asked for.
+        return jax.device_put(arguments) if self.stack.form.is_on_device else arguments
 
 
 class BatchCollector:

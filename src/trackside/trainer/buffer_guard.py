@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from trackside.fusing.batch_copies import copied_batch, is_trusted
+from trackside.fusing.batch_copies import copied_batch, copied_leaf, is_trusted
 
 LOGGER = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class AheadGuard(BufferGuard):
         if not self.copies:
             self._look_at(batch)
             self._last_on_device = [leaf for leaf in jax.tree.leaves(batch) if isinstance(leaf, jax.Array)]
-        return jax.tree.map(_copied_anywhere, batch) if is_unknown or self.copies else batch
+        return jax.tree.map(copied_leaf, batch) if is_unknown or self.copies else batch
 
     @property
     def _first_at_risk(self) -> int:
@@ -136,7 +136,3 @@ def _owner_of(array: np.ndarray) -> Callable[[], Any]:
 
 def _share_memory(owners: dict[int, Callable[[], Any]], recent: dict[int, Callable[[], Any]]) -> bool:
     return any(recent[address]() is not None for address in owners.keys() & recent.keys())
-
-
-def _copied_anywhere(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray | jax.Array) else leaf

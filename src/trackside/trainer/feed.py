@@ -204,6 +204,8 @@ class FusedFeed:
             return self._placement.place_train(batches)
         if self._stack.form.is_listed(self._engine.device_is_host):
             return tuple(self._placement.place_train(batch) for batch in batches)
+        if self._stack.form.is_on_device:  # and stays so for those who guard against transfers that nobody asked for
+            return jax.device_put(batches)
         return self._placement.place_stacked(batches)
 
     def counting(self, count: Callable[[Any], int]) -> Callable[[Any], int]:

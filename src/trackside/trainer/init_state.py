@@ -13,6 +13,7 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 
 from trackside.errors import ConfigError
+from trackside.fusing.batch_copies import copied_leaf
 from trackside.measured_run.in_ledger import ProgramCache, accounting
 from trackside.profiling.ledger import Ledger
 from trackside.profiling.ledger_totals import INITIAL_STATE
@@ -104,7 +105,7 @@ def init_carry(
         raise
     form = jax.eval_shape(make_carry, exmp_input)
     shardings = to_shardings(mesh, _carry_specs(form, adapter.partition_specs(boxed), mesh, parallel))
-    form = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), form, shardings)
+    form = jax.tree.map(_placed_form, form, shardings)
     _check_trainable(pop_params(adapter.unbox(boxed))[0])
     jit = functools.partial(jax.jit, out_shardings=shardings, compiler_options=_runs_once(mesh))
     if adapter.has_values:  # copies, since the first step overwrites them and the model is the user's
@@ -117,7 +118,8 @@ def init_carry(
             return make_carry(jax.tree.map(zeros_for_shape, exmp_input))
 
         return FirstState(jit(make_from_zeros), (), form, shardings, named)
-    return FirstState(jit(make_carry), (exmp_input,), form, shardings, named)
+    # A copy: the model may look at values, and by then the user may have filled the example with others.
+    return FirstState(jit(make_carry), (jax.tree.map(copied_leaf, exmp_input),), form, shardings, named)
 
 
 class FirstState:
@@ -159,13 +161,16 @@ class FirstState:
     def make(self) -> Carry:
         """Make it, as soon as that is compiled."""
         with self._accounting():
-            compiled = None if self._program is None else self._program.wait()
-            if compiled is not None:
-                try:
-                    return compiled(*self._args)
-                except Exception:  # such as in another context of JAX than the one in which it was compiled
-                    LOGGER.debug("the initial state could not be made by what was compiled for it", exc_info=True)
-            return self._named(self._call, INITIAL_STATE_NAME)(*self._args)
+            if self._program is None:
+                return self._named(self._call, INITIAL_STATE_NAME)(*self._args)
+            compiled = self._program.wait()
+            with jax.disable_jit(False):  # whatever is around the place where it is asked for first
+                if compiled is not None:
+                    try:
+                        return compiled(*self._args)
+                    except (TypeError, ValueError):  # JAX does not take these arguments where it is asked for
+                        LOGGER.debug("the initial state could not be made by what was compiled for it", exc_info=True)
+                return self._named(self._call, INITIAL_STATE_NAME)(*self._args)
 
 
 @contextlib.contextmanager
@@ -182,6 +187,11 @@ def _runs_once(mesh: Mesh) -> dict[str, Any] | None:
     if mesh.devices.flat[0].platform != "cpu" or _PASSES in os.environ.get("XLA_FLAGS", ""):
         return None
     return {_PASSES: 1}
+
+
+def _placed_form(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    weak_type = getattr(leaf, "weak_type", False)  # keys have none
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak_type)
 
 
 def _strong(leaf: Any) -> Any:

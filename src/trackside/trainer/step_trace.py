@@ -66,10 +66,9 @@ def trace_step(step: Callable, carry: Carry, batch: Any, recorder: MetricRecorde
 
     def traced(carry: Carry, batch: Any, num_steps: jax.Array) -> tuple[Any, Any]:
         nonlocal is_whole
-        recorder.num_steps = num_steps
-        state, metrics = step(carry, batch, recorder)
-        is_whole = metrics is recorder and len(recorder.updates) == 1
-        return state, recorder.updates[0] if is_whole else None
+        state, metrics = step(carry, batch, recorder.begin(num_steps))
+        is_whole = isinstance(metrics, MetricRecorder) and len(metrics.updates) == 1
+        return state, metrics.updates[0] if is_whole else None
 
     traced.__name__ = traced.__qualname__ = name
     inputs = carry, batch, np.uint32(0)
