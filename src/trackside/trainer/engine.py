@@ -20,14 +20,13 @@ from trackside.fusing.looped_convolutions import fast_in_loops
 from trackside.metrics import MetricLayout, Metrics
 from trackside.metrics.packed import MetricRecorder
 from trackside.processes import JAX_PROCESSES, Processes
-from trackside.trace.flops import count_flops
 from trackside.trainer.batch import zeros_for_shape
 from trackside.trainer.batch_placement import BatchPlacement
 from trackside.trainer.fused_steps import evaluate_batches, predict_batches, run_planned_steps
 from trackside.trainer.models import ModelAdapter
 from trackside.trainer.sharding import batch_axes, optimizer_specs, replicated, to_shardings, use_mesh_in_trace
 from trackside.trainer.step_functions import EvalStep, TrainStep
-from trackside.trainer.step_trace import StepTrace, trace_step
+from trackside.trainer.step_trace import StepTrace, StepTraces, cost_of, trace_step
 from trackside.trainer.steps_per_call import StepCost
 from trackside.trainer.train_state import Carry, TrainState, to_carry, view_carry
 
@@ -122,23 +121,16 @@ class Engine:
             return to_carry(state), metrics
 
         layout, trace = self._discover(step, carry, batch, MetricRecorder(self.train_log_modes), TRAIN_CALL_NAME)
-        self._outlines[layout] = None if trace is None else trace.jaxpr
-        if trace is not None and trace.can_replay:
-            self._traces[layout] = trace
-        self._costs.pop(layout, None)
+        self._train_traces.add(layout, trace)
         return layout
 
     @functools.cached_property
-    def _traces(self) -> dict[MetricLayout, StepTrace]:
-        return {}
+    def _train_traces(self) -> StepTraces:
+        return StepTraces()
 
     def forget_traces(self) -> None:
         """Trace the training step anew for programs from now on: what the user's code does may have changed."""
-        self._traces.clear()
-
-    @functools.cached_property
-    def _outlines(self) -> dict[MetricLayout, Any]:
-        return {}
+        self._train_traces.forbid_replay()
 
     def step_cost(self, layout: MetricLayout, carry: Carry) -> StepCost | None:
         """What the training step does, from the trace that has shown its metrics; None where nothing is compiled.
@@ -147,18 +139,7 @@ class Engine:
             layout: Its metrics, as `train_layout` gave them.
             carry: The current state.
         """
-        outline = self._outlines.get(layout)
-        if outline is None:
-            return None
-        if layout not in self._costs:
-            forms = jax.tree.map(_plain_form, jax.tree.leaves(carry))
-            results = [_plain_form(leaf) for leaf in outline.out_avals[: len(forms)]]  # what is logged comes after it
-            self._costs[layout] = _cost_of(outline, carry, results == forms)
-        return self._costs[layout]
-
-    @functools.cached_property
-    def _costs(self) -> dict[MetricLayout, StepCost]:
-        return {}
+        return self._train_traces.cost(layout, carry)
 
     def eval_layout(self, carry: Carry, batch: Any) -> MetricLayout:
         """The metrics of the evaluation step."""
@@ -168,17 +149,16 @@ class Engine:
 
         recorder = MetricRecorder(("mean_nopostfix",), only_default=True)
         layout, trace = self._discover(step, carry, batch, recorder, EVAL_CALL_NAME)
-        self._eval_outlines[layout] = None if trace is None else trace.jaxpr
+        self._eval_traces.add(layout, trace)
         return layout
 
     @functools.cached_property
-    def _eval_outlines(self) -> dict[MetricLayout, Any]:
-        return {}
+    def _eval_traces(self) -> StepTraces:
+        return StepTraces()
 
     def eval_cost(self, layout: MetricLayout, carry: Carry) -> StepCost | None:
         """What the evaluation step does; see `step_cost`."""
-        outline = self._eval_outlines.get(layout)
-        return None if outline is None else _cost_of(outline, carry._replace(opt_state=None), keeps_form=True)
+        return self._eval_traces.cost(layout, carry._replace(opt_state=None), changes_state=False)
 
     def _discover(
         self, step: Callable, carry: Carry, batch: Any, recorder: MetricRecorder, name: str
@@ -217,7 +197,7 @@ class Engine:
         return self._train_calls[layout]
 
     def _make_step(self, layout: MetricLayout, carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
-        metrics, trace = Metrics(layout, vector), self._traces.get(layout)
+        metrics, trace = Metrics(layout, vector), self._train_traces.to_replay(layout)
         if trace is not None and trace.fits(carry, batch):
             carry, metrics = trace.replay(carry, batch, metrics)
             return carry, metrics.vector
@@ -231,7 +211,7 @@ class Engine:
             layout: Its metrics.
             name: What it is called in traces and in messages about compilation.
         """
-        make_step = fast_in_loops(functools.partial(self._make_step, layout), self._outlines.get(layout))
+        make_step = fast_in_loops(functools.partial(self._make_step, layout), self._train_traces.outline(layout))
 
         def step(carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
             with use_mesh_in_trace(self.mesh):
@@ -281,7 +261,9 @@ class Engine:
 
     def _compile_fused(self, layout: MetricLayout, capacity: int, is_listed: bool) -> FusedCall:
         placement, places = self.placement, (self.carry_shardings, replicated(self.mesh))
-        make_one = fast_in_loops(functools.partial(self._make_step, layout), self._outlines.get(layout), is_looped=True)
+        make_one = fast_in_loops(
+            functools.partial(self._make_step, layout), self._train_traces.outline(layout), is_looped=True
+        )
 
         def make_step(carry: Carry, vector: jax.Array, batch: Any) -> tuple[Carry, Any]:
             if self.mesh.size == 1:
@@ -311,7 +293,7 @@ class Engine:
             layout: The metrics.
             is_split: Whether batches are split over the mesh, and not whole on every device.
         """
-        evaluate = fast_in_loops(functools.partial(self._evaluate, layout), self._eval_outlines.get(layout))
+        evaluate = fast_in_loops(functools.partial(self._evaluate, layout), self._eval_traces.outline(layout))
 
         def eval_call(carry: Carry, vector: jax.Array, batch: Any) -> Any:
             with use_mesh_in_trace(self.mesh):
@@ -329,7 +311,7 @@ class Engine:
         Args:
             layout: The metrics.
         """
-        outline = self._eval_outlines.get(layout)
+        outline = self._eval_traces.outline(layout)
         evaluate = fast_in_loops(functools.partial(self._evaluate, layout), outline, is_looped=True)
 
         def eval_call(carry: Carry, vector: jax.Array, num_batches: jax.Array, batches: Any) -> Any:
@@ -391,7 +373,7 @@ class Engine:
         outline = jax.make_jaxpr(lambda carry, batch: predict(self.view(carry), batch))(carry, batch)
         self._predict_outlines[predict] = outline
         num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in outline.out_avals)
-        return _cost_of(outline, carry, keeps_form=True), num_bytes
+        return cost_of(outline, carry, keeps_form=True), num_bytes
 
     def _batch_shardings(self, is_split: bool) -> Any:
         return self.placement.shardings if is_split else replicated(self.mesh)
@@ -416,20 +398,6 @@ class Engine:
         """
         trace = getattr(self._train_calls.get(layout), "trace", None)
         return None if trace is None else trace(*jax.tree.map(_form, (carry, vector)), batch_form)
-
-
-def _cost_of(outline: Any, carry: Carry, keeps_form: bool) -> StepCost:
-    table = count_flops(outline)
-    return StepCost(
-        flops=sum(row.flops for row in table.rows),
-        other_flops=sum(row.other_flops for row in table.rows),
-        num_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry)),
-        keeps_form=keeps_form,
-    )
-
-
-def _plain_form(leaf: Any) -> tuple[tuple[int, ...], Any]:
-    return tuple(leaf.shape), leaf.dtype
 
 
 def _form(leaf: Any) -> Any:
