@@ -264,7 +264,10 @@ def _obstacles(results: Results) -> list[str]:
         for task in results.tasks
         if target.holds_for(results, task) and results.ratio(task, target.one, target.other).median > target.limit
     }
-    lines = [f"- {title}: {obstacle}" for title, obstacle in missed.items() if obstacle]
+    titles: dict[str, list[str]] = {}
+    for title, obstacle in missed.items():
+        titles.setdefault(obstacle, []).append(title)
+    lines = [f"- {'; '.join(alike)}: {obstacle}" for obstacle, alike in titles.items() if obstacle]
     return [*lines, *_faster_peers(results)]
 
 
