@@ -91,6 +91,8 @@ class BatchStack:
     def __init__(self, form: BatchForm, capacity: int):
         self.form = form
         self.capacity = capacity
+        self.is_listed = False
+        """Whether the call takes batches as they are; see `BatchForm.is_listed`."""
         self.room = capacity
         """How many batches the next call may take."""
         self._free: deque[tuple[list[_Buffer], Any]] = deque()
@@ -197,6 +199,7 @@ class BatchList:
     def __init__(self, form: BatchForm, capacity: int, stack: BatchStack | None = None):
         self.form = form
         self.capacity = capacity
+        self.is_listed = stack is None
         self._stack = stack
         self.room = 1
         """How many batches the next call may take."""

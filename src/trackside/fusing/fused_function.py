@@ -18,7 +18,7 @@ from jax.extend import core
 from trackside.errors import ConfigError, DataError
 from trackside.fusing.batch_stack import BatchForm, BatchStack
 from trackside.fusing.looped_convolutions import fast_in_loops
-from trackside.fusing.loops import is_weak, item_at, with_item
+from trackside.fusing.loops import is_weak, item_at, places_for, with_outputs
 from trackside.fusing.step_state import NumbersChangeError, StateForm, check_kept, take_apart
 from trackside.text import a_type
 
@@ -219,12 +219,9 @@ class FusedSteps:
             def next_step(loop: tuple) -> tuple:
                 index, leaves, outputs = loop
                 leaves, found = step(leaves, item_at(batches, index))
-                with jax.named_scope("outputs"):
-                    outputs = jax.tree.map(lambda whole, part: with_item(whole, part, index), outputs, found)
-                return index + 1, leaves, outputs
+                return index + 1, leaves, with_outputs(outputs, found, index)
 
-            outputs = jax.tree.map(lambda one: jnp.zeros((capacity, *one.shape), one.dtype), shapes[1])
-            first = jnp.int32(0), leaves, outputs
+            first = jnp.int32(0), leaves, places_for(shapes[1], capacity)
             index, leaves, outputs = jax.lax.while_loop(lambda loop: loop[0] < num_steps, next_step, first)
             return leaves, outputs, index
 

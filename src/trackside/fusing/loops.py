@@ -12,9 +12,24 @@ def item_at(stacked: Any, index: Any) -> Any:
         return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), stacked)
 
 
-def with_item(whole: jax.Array, item: Any, index: Any) -> jax.Array:
-    """The array with something else in one place."""
-    return jax.lax.dynamic_update_index_in_dim(whole, jnp.asarray(item, whole.dtype), index, 0)
+def places_for(forms: Any, number: int) -> Any:
+    """Zeros for the outputs of a number of rounds.
+
+    Args:
+        forms: Shapes and types of the outputs of one.
+        number: How many.
+    """
+    return jax.tree.map(lambda form: jnp.zeros((number, *form.shape), form.dtype), forms)
+
+
+def with_outputs(whole: Any, found: Any, index: Any) -> Any:
+    """The outputs of all rounds with those of one in their place."""
+
+    def put(whole: jax.Array, found: Any) -> jax.Array:
+        return jax.lax.dynamic_update_index_in_dim(whole, jnp.asarray(found, whole.dtype), index, 0)
+
+    with jax.named_scope("outputs"):
+        return jax.tree.map(put, whole, found)
 
 
 def is_weak(leaf: Any) -> bool:

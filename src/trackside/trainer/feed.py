@@ -188,8 +188,7 @@ class FusedFeed:
         stack.add(leaves, structure)
         self.num_steps = self._fill(stack, min(room, self._max_length, self._pace.length(self.num_steps), stack.room))
         self._stack, self._plan = stack, self._plan_of(stack.capacity, step)
-        is_listed = stack.form.is_listed(self._engine.device_is_host)
-        self._fused = self._engine.fused_call(self._layout, stack.capacity, is_listed)
+        self._fused = self._engine.fused_call(self._layout, stack.capacity, stack.is_listed)
         self.call = self._call_fused
         return stack.stacked()
 
@@ -202,7 +201,7 @@ class FusedFeed:
         """Bring what was taken on its way to the device."""
         if self._stack is None:
             return self._placement.place_train(batches)
-        if self._stack.form.is_listed(self._engine.device_is_host):
+        if self._stack.is_listed:
             return tuple(self._placement.place_train(batch) for batch in batches)
         if self._stack.form.is_on_device:  # and stays so for those who guard against transfers that nobody asked for
             return jax.device_put(batches)

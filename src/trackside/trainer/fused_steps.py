@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trackside.fusing.loops import item_at, with_item
+from trackside.fusing.loops import item_at, places_for, with_outputs
 from trackside.metrics import MetricLayout
 from trackside.metrics.layout import NOT_FINITE
 
@@ -118,16 +118,13 @@ def predict_batches(predict: Callable[[Any], Any], num_batches: jax.Array, batch
     """
     capacity = len(jax.tree.leaves(batches)[0])
     forms = jax.eval_shape(lambda batches: predict(item_at(batches, 0)), batches)
-    outputs = jax.tree.map(lambda form: jnp.zeros((capacity, *form.shape), form.dtype), forms)
 
     def predict_next(loop: tuple) -> tuple:
         index, outputs = loop
-        found = predict(item_at(batches, index))
-        with jax.named_scope("outputs"):
-            outputs = jax.tree.map(lambda whole, part: with_item(whole, part, index), outputs, found)
-        return index + 1, outputs
+        return index + 1, with_outputs(outputs, predict(item_at(batches, index)), index)
 
-    return jax.lax.while_loop(lambda loop: loop[0] < num_batches, predict_next, (jnp.int32(0), outputs))[1]
+    first = jnp.int32(0), places_for(forms, capacity)
+    return jax.lax.while_loop(lambda loop: loop[0] < num_batches, predict_next, first)[1]
 
 
 def num_steps_made(report: np.ndarray) -> int:
