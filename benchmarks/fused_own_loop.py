@@ -58,7 +58,7 @@ def build(num_layers: int) -> tuple[Callable[..., Any], Callable[[], Any]]:
 
 
 def contestants(num_layers: int, steps_per_call: int, folder: Path) -> dict[str, Callable[[], None]]:
-    """The loops, by name. Each begins anew whenever it is called."""
+    """The loops, by name. Each call starts from the first state."""
     step, begin = build(num_layers)
     fused = trackside.fuse_steps(step, steps_per_call, donate=True)
     loader = [BATCHES[at % len(BATCHES)] for at in range(NUM_STEPS)]

@@ -79,6 +79,14 @@ def weights(trainer: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(trainer.state.params)]
 
 
+def logged(run: Path, kind: type, steps_per_call: int) -> list[dict[str, float]]:
+    """The rows of a training of eight steps, one for four steps."""
+    logger = LoggerConfig(log_path=run, log_every_n_steps=4)
+    trainer = make_trainer(kind, logger=logger, steps_per_call=steps_per_call)
+    trainer.train_model(make_loader(8), num_epochs=1)
+    return [row["values"] for row in rows_of(run, "metrics") if row["mode"] == "train"]
+
+
 @pytest.mark.parametrize("steps_per_call", [1, 2, "auto"])
 def test_code_of_the_user_is_traced_once(steps_per_call: Any) -> None:
     """To learn the metrics, and not once more for the program."""
@@ -112,10 +120,7 @@ def test_what_changed_since_the_metrics_were_learned_is_traced() -> None:
 @pytest.mark.parametrize("steps_per_call", [1, 4])
 def test_steps_before_are_counted_for_a_step_that_reads_them(tmp_path: Path, steps_per_call: int) -> None:
     """They are those of the row, and not those that were known when it was traced."""
-    logger = LoggerConfig(log_path=tmp_path, log_every_n_steps=4)
-    trainer = make_trainer(Reading, logger=logger, steps_per_call=steps_per_call)
-    trainer.train_model(make_loader(8), num_epochs=1)
-    rows = [row["values"] for row in rows_of(tmp_path, "metrics") if row["mode"] == "train"]
+    rows = logged(tmp_path, Reading, steps_per_call)
     assert [values["before_single"] for values in rows if "before_single" in values] == [3.0, 3.0]
 
 
@@ -135,10 +140,8 @@ def test_a_step_is_counted_when_it_has_reported(steps_per_call: int) -> None:
 @pytest.mark.parametrize("steps_per_call", [1, 4])
 def test_metrics_that_are_thrown_away_are_not_logged(tmp_path: Path, steps_per_call: int) -> None:
     """What counts is what the step gives back."""
-    logger = LoggerConfig(log_path=tmp_path, log_every_n_steps=2)
-    trainer = make_trainer(Discarding, logger=logger, steps_per_call=steps_per_call)
-    trainer.train_model(make_loader(4), num_epochs=1)
-    assert not any("loss_mean" in row["values"] for row in rows_of(tmp_path))
+    assert any("loss_mean" in values for values in logged(tmp_path / "kept", MSETrainer, steps_per_call))
+    assert not any("loss_mean" in values for values in logged(tmp_path / "thrown", Discarding, steps_per_call))
 
 
 @pytest.mark.parametrize("steps_per_call", [1, 2])

@@ -1,4 +1,4 @@
-"""A program that XLA compiles on another thread, without the interpreter's lock, while the training's goes on.
+"""A program that another thread compiles while the training's thread continues: XLA lets go of Python's lock meanwhile.
 
 It is traced and lowered on the training's thread, as by its first call, so that errors in the model's code come from
 where it is used.

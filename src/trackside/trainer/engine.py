@@ -129,7 +129,7 @@ class Engine:
         return StepTraces()
 
     def forget_traces(self) -> None:
-        """Trace the training step anew for programs from now on: what the user's code does may have changed."""
+        """Trace the training step again for the next programs: the user's code may do something else by then."""
         self._train_traces.forbid_replay()
 
     def step_cost(self, layout: MetricLayout, carry: Carry) -> StepCost | None:
