@@ -19,7 +19,9 @@ import numpy as np
 import optax
 from jax._src import distributed
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+import trackside
 from tests.trainer.tiny import make_batch, make_loader, make_trainer
 from trackside.callbacks import Callback, CallbackConfig, CheckpointConfig, EarlyStoppingConfig
 from trackside.errors import TracksideError
@@ -150,6 +152,7 @@ def together(folder: Path) -> dict[str, Any]:
     found["resumed"] = train(resumed, train_loader=Placed(loader(10)))
     early = EarlyStoppingConfig(monitor="val_loss", stopping_threshold=1e6)
     found["early"] = train(build(folder, "early", early))
+    found["own"] = {str(size): own_loop(folder / f"own-{size}", size) for size in (1, 4)}
     found["terminated"] = terminated(folder)
     return found
 
@@ -257,6 +260,31 @@ def train_kit(kit: "Kit", parallel: ParallelConfig) -> list[list[float]]:
     carry = trainer.module.progress.carry
     gathered = multihost_utils.process_allgather((carry.params, carry.mutable_variables), tiled=True)
     return [np.asarray(leaf).ravel().tolist() for leaf in jax.tree.leaves(gathered)]
+
+
+def own_loop(folder: Path, steps_per_call: int) -> list[list[float]]:
+    """The losses and weights of a loop of the user's own, with batches that are spread over both processes."""
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    spread, whole = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+
+    def train_step(weights: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        def loss_of(weights: jax.Array) -> jax.Array:
+            return ((batch.inputs @ weights - batch.targets) ** 2).mean()
+
+        loss, grad = jax.value_and_grad(loss_of)(weights)
+        return weights - 0.1 * grad, loss
+
+    batches = [
+        jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(spread, leaf), batch) for batch in loader(7)
+    ]
+    weights, losses = jax.make_array_from_process_local_data(whole, np.zeros((4, 1), np.float32)), []
+    with trackside.run(folder, progress=False) as run:
+        step = run.step(trackside.fuse_steps(jax.jit(train_step), steps_per_call))
+        for group in run.batches(batches, steps_per_call=steps_per_call):
+            weights, found = step(weights, group)
+            losses.extend(np.asarray(found).tolist())
+            run.log(loss=found)
+    return [losses, np.asarray(weights).ravel().tolist()]
 
 
 SCENARIOS = {one.__name__: one for one in (together, refused, killed, all_killed, failed, continued, libraries)}

@@ -62,6 +62,14 @@ def test_two_processes_fuse_steps(pair: list[Found], alone: Found) -> None:
     assert without_times(pair[0]["fused"]) == without_times(alone["dp"])
 
 
+def test_two_processes_fuse_steps_of_their_own(pair: list[Found]) -> None:
+    """In a loop of the user's own, calls of several steps give what single ones give, and the same on both."""
+    for found in pair:
+        assert len(found["own"]["1"][0]) == 7
+        assert found["own"]["4"] == found["own"]["1"]
+    assert pair[0]["own"] == pair[1]["own"]
+
+
 def test_two_processes_read_ahead(pair: list[Found], alone: Found) -> None:
     """Each process reads its own loader ahead, and nothing else changes."""
     assert pair[0]["ahead"]["params"] == alone["dp"]["params"]
